@@ -1,0 +1,98 @@
+# Works with GNU make 3.81, which macOS ships. Needs Python 3.11 or newer; everything else is fetched into .venv.
+# Every package is locked by hash in requirements/: uv.txt (the installer), run.txt (the command line and the
+# build), dev.txt (everything for checks and tests).
+
+PYTHON ?=
+ARGS ?=
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+UV := $(BIN)/uv
+INSTALL := $(UV) pip install --quiet --python $(PY)
+
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_PROGRESS := 1
+# Tests and commands see the installed wheel, not whatever the caller's shell puts in front of it.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+# Folders too, so that a deleted file counts as a change.
+SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml README.md LICENSE
+CHECKED := src tests tools $(wildcard bench) $(wildcard examples)
+
+# A virtual environment that was moved, lost its Python or was made by another one is made again.
+VENV_ID := $(CURDIR) $(PYTHON)
+ifneq ($(shell test "`cat $(VENV)/.id 2>/dev/null`" = "$(strip $(VENV_ID))" && $(PY) -c 'print("works")' 2>/dev/null),works)
+.PHONY: $(VENV)/.uv
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format lock bench clean
+
+help: ## List what make can do here
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  ARGS='...' is passed on to demo, test and bench; PYTHON=... chooses the Python."
+
+demo: $(VENV)/.wheel ## Run the whole bridge on this machine: simulated traffic, SQLite, live view
+	@$(BIN)/oncebridge demo $(ARGS)
+
+test: $(VENV)/.dev $(VENV)/.wheel ## Test the built wheel
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+check: $(VENV)/.dev ## Check format, lint, types, and that no file names a package registry
+	@$(BIN)/ruff format --check $(CHECKED)
+	@$(BIN)/ruff check $(CHECKED)
+	@$(BIN)/mypy --strict --python-executable $(PY) src tools $(wildcard tests/typing)
+	@$(PY) tools/check_hosts.py
+
+format: $(VENV)/.dev ## Format the code and repair what lint can repair
+	@$(BIN)/ruff format $(CHECKED)
+	@$(BIN)/ruff check --fix $(CHECKED)
+
+bench: $(VENV)/.dev $(VENV)/.wheel ## Measure
+	@test -f bench/run.py || { echo "There is no bench/run.py."; exit 1; }
+	@$(PY) bench/run.py $(ARGS)
+
+COMPILE := $(UV) pip compile --quiet --python $(PY) --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
+lock: $(VENV)/.uv ## Lock the dependencies again after a change in pyproject.toml (UPGRADE=1: the newest of all)
+	@$(COMPILE) --group bootstrap --output-file requirements/uv.txt
+	@$(COMPILE) pyproject.toml --extra cli --group build --output-file requirements/run.txt
+	@$(COMPILE) pyproject.toml --all-extras --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+	@$(PY) tools/check_hosts.py
+
+clean: ## Remove everything that make has made
+	@rm -rf $(VENV) dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find $(CHECKED) -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamps below are files, so that a second run starts at once.
+
+$(VENV)/.uv: requirements/uv.txt tools/find-python
+	@python=`sh tools/find-python $(PYTHON)` && echo "Making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
+	@$(PY) -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@echo "$(strip $(VENV_ID))" > $(VENV)/.id
+	@touch $@
+
+$(VENV)/.run: requirements/run.txt $(VENV)/.uv
+	@echo "Installing what Oncebridge needs"
+	@$(INSTALL) --require-hashes -r requirements/run.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.uv
+	@echo "Installing what checks and tests need"
+	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+dist/.built: $(SOURCES) $(VENV)/.run
+	@echo "Building the wheel"
+	@rm -rf dist
+	@$(UV) build --quiet --wheel --no-build-isolation --python $(PY) --out-dir dist
+	@touch $@
+
+$(VENV)/.wheel: dist/.built
+	@$(INSTALL) --no-deps --reinstall dist/*.whl
+	@touch $@

@@ -1,0 +1,44 @@
+"""Oncebridge makes at-least-once delivery of Genesys Cloud events take effect once."""
+
+from __future__ import annotations
+
+from oncebridge.bridge import Bridge
+from oncebridge.claim import Outcome, Verdict
+from oncebridge.errors import (
+    ClaimLost,
+    ConfigurationError,
+    LedgerRefused,
+    LedgerUnavailable,
+    MissingExtra,
+    OncebridgeError,
+    PermanentError,
+    RetryLater,
+    Unreadable,
+)
+from oncebridge.event import Envelope, Event
+from oncebridge.intake.results import Result
+from oncebridge.settings import Settings
+
+__all__ = [
+    # The bridge
+    "Bridge",
+    "Settings",
+    # What handlers get
+    "Envelope",
+    "Event",
+    # What callers get
+    "Outcome",
+    "Result",
+    "Verdict",
+    # Raised by handlers
+    "PermanentError",
+    "RetryLater",
+    # Raised to callers
+    "ClaimLost",
+    "ConfigurationError",
+    "LedgerRefused",
+    "LedgerUnavailable",
+    "MissingExtra",
+    "OncebridgeError",
+    "Unreadable",
+]

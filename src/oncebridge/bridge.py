@@ -1,0 +1,124 @@
+"""The public face: register handlers, give it deliveries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from oncebridge.clock import Clock, SystemClock
+from oncebridge.handlers import Handlers
+from oncebridge.intake.flow import Flow
+from oncebridge.intake.work import check_transaction
+from oncebridge.ledgers import ledger_from_url
+from oncebridge.settings import Settings, load_settings
+from oncebridge.telemetry import Books, Telemetry
+from oncebridge.topics import Profiles
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    from oncebridge.intake.results import Result
+    from oncebridge.ledgers.protocol import Ledger
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+class Bridge:
+    """Makes at-least-once delivery of events take effect once."""
+
+    def __init__(
+        self,
+        ledger: str | Ledger,
+        *,
+        settings: Settings | None = None,
+        telemetry: Telemetry | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Take a ledger or its URL. Reads no file and connects to nothing before the first delivery."""
+        self.settings = settings or Settings()
+        self.ledger: Ledger = ledger_from_url(ledger) if isinstance(ledger, str) else ledger
+        self.handlers = Handlers()
+        self.books = Books()
+        self._profiles = Profiles(self.settings.profiles)
+        self._telemetry = telemetry or Telemetry()
+        self._clock = clock or SystemClock()
+        self._flow: Flow | None = None
+
+    @classmethod
+    def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:  # noqa: ANN401 - settings
+        """Make a bridge from `oncebridge.toml`, the environment and what is given here."""
+        settings = load_settings(path, **given)
+        return cls(settings.ledger, settings=settings)
+
+    def __repr__(self) -> str:
+        """Show the ledger and the books."""
+        return f"<Bridge {self.ledger!r} {self.books!r}>"
+
+    def __enter__(self) -> Self:
+        """Open the ledger."""
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def on(
+        self, topic: str, *, name: str = "", permanent: tuple[type[Exception], ...] = ()
+    ) -> Callable[[Function], Function]:
+        """Register a handler for a topic, in Genesys' own notation; `*` works too, alone it is everything.
+
+        Args:
+            topic: Such as `v2.detail.events.conversation.{id}.acw`.
+
+            name: Under which its claims are remembered. Of several handlers of one event all but one need a
+                name; keep it for good, since under a new name every remembered event is fresh again.
+
+            permanent: Errors that trying again cannot mend, beside `PermanentError`.
+
+        """
+
+        def register(function: Function) -> Function:
+            handler = self.handlers.add(topic, function, name=name, permanent=permanent)
+            check_transaction(handler, self.ledger)
+            return function
+
+        return register
+
+    def process(self, raw: bytes | str | dict[str, Any]) -> Result:
+        """Work one delivery off."""
+        return self.process_many([raw])[0]
+
+    def process_many(self, raws: Iterable[bytes | str | dict[str, Any]]) -> list[Result]:
+        """Work a batch off; return what became of each delivery, in order.
+
+        Raises only when the ledger is out of reach (`LedgerUnavailable`, `LedgerRefused`): then nothing that
+        was not settled may be acknowledged.
+        """
+        batch = list(raws)
+        self.books.receive(len(batch))
+        results = self.open().run(batch)
+        for result in results:
+            self.books.enter(result.column)
+        return results
+
+    def open(self) -> Flow:
+        """Connect to the ledger, if that has not been done, and return the flow."""
+        if self._flow is None:
+            secret = self.ledger.open(self.settings.secret)
+            self._flow = Flow(
+                self.ledger, secret, self.handlers, self._profiles, self.settings, self._telemetry, self._clock
+            )
+        return self._flow
+
+    def stop(self) -> None:
+        """Let running handlers finish, give back what was not tried, take nothing more."""
+        if self._flow is not None:
+            self._flow.stopping.set()
+
+    def close(self) -> None:
+        """End what runs in the background and let go of the ledger."""
+        if self._flow is not None:
+            self._flow.close()
+            self._flow = None
+            self.ledger.close()

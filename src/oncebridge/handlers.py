@@ -1,0 +1,132 @@
+"""Which handlers take which topic."""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oncebridge.errors import ConfigurationError
+from oncebridge.topics import is_part, pattern_pieces, topic_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Handler(msgspec.Struct, frozen=True, kw_only=True):
+    """What an event is given to, and how it is called."""
+
+    pattern: str
+    function: Callable[..., Any]
+    #: Under which its claims are remembered. One handler of an event may go without.
+    name: str = ""
+    #: Errors that trying again cannot mend, beside `PermanentError`.
+    permanent: tuple[type[Exception], ...] = ()
+    is_async: bool = False
+    wants_transaction: bool = False
+
+
+class Handlers:
+    """Every handler that was registered."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._handlers: list[Handler] = []
+        self.of = lru_cache(maxsize=4096)(self._of)
+
+    def __bool__(self) -> bool:
+        """Tell whether there is any."""
+        return bool(self._handlers)
+
+    def __iter__(self) -> Iterator[Handler]:
+        """Go through them in order of registration."""
+        return iter(self._handlers)
+
+    def add(
+        self, pattern: str, function: Callable[..., Any], *, name: str = "", permanent: tuple[type[Exception], ...] = ()
+    ) -> Handler:
+        """Register a handler; refuse one whose claims could not be told from another's."""
+        handler = Handler(
+            pattern=pattern,
+            function=function,
+            name=name,
+            permanent=permanent,
+            is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__),
+            wants_transaction="transaction" in inspect.signature(function).parameters,
+        )
+        twin = next((other for other in self._handlers if other.name == name and overlap(other.pattern, pattern)), None)
+        if twin is not None:
+            raise ConfigurationError(
+                f"handler for {pattern!r}: an event could go to it and to the one for {twin.pattern!r}, both under the "
+                f"name {name!r}; give the new one a name of its own: on({pattern!r}, name=...)"
+            )
+        self._handlers.append(handler)
+        self.of.cache_clear()
+        return handler
+
+    def _of(self, topic: str, topic_name: str) -> tuple[Handler, ...]:
+        """Return the handlers of an event, by its template or by its concrete topic name."""
+        return tuple(
+            handler
+            for handler in self._handlers
+            if topic_pattern(handler.pattern).fullmatch(topic) or topic_pattern(handler.pattern).fullmatch(topic_name)
+        )
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tell whether some topic is matched by both patterns."""
+    first, second = _tokens(one), _tokens(other)
+    seen: set[tuple[int, int]] = set()
+    todo = [(0, 0)]
+    while todo:
+        at = todo.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        if at == (len(first), len(second)):
+            return True
+        todo += _steps(first, second, *at)
+    return False
+
+
+_ANY = "*"  # any text
+_PART = "+"  # one part of a topic: at least one character, no dot
+_PART_REST = "~"  # the rest of such a part
+
+
+def _tokens(pattern: str) -> list[str]:
+    """Write a pattern as characters and wildcards, where a part is one character and then any more."""
+    tokens: list[str] = []
+    for piece in pattern_pieces(pattern):
+        if is_part(piece):
+            tokens += [_PART, _PART_REST]
+        elif piece.startswith("*"):
+            tokens.append(_ANY)
+        else:
+            tokens += ["=" + character for character in piece]
+    return tokens
+
+
+def _steps(first: list[str], second: list[str], i: int, j: int) -> list[tuple[int, int]]:
+    """Return where both patterns can be after one more character, or after giving up a wildcard."""
+    a = first[i] if i < len(first) else None
+    b = second[j] if j < len(second) else None
+    steps = []
+    if a in (_ANY, _PART_REST):
+        steps.append((i + 1, j))
+    if b in (_ANY, _PART_REST):
+        steps.append((i, j + 1))
+    if a is not None and b is not None and _share_character(a, b):
+        after_a = [i] if a in (_ANY, _PART_REST) else [i + 1]
+        after_b = [j] if b in (_ANY, _PART_REST) else [j + 1]
+        steps += [(x, y) for x in after_a for y in after_b]
+    return steps
+
+
+def _share_character(a: str, b: str) -> bool:
+    if a.startswith("=") and b.startswith("="):
+        return a == b
+    literal = a[1:] if a.startswith("=") else b[1:] if b.startswith("=") else None
+    return not (literal == "." and (_PART in (a, b) or _PART_REST in (a, b)))

@@ -1,0 +1,259 @@
+"""What makes two deliveries the same event: pure functions from an event to its identity.
+
+Nothing here asks a ledger, and nothing changes lightly: a changed rule makes every remembered event fresh
+again, so `tests/test_golden_keys.py` freezes the keys of a set of events.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oncebridge.event import Event, canonical
+from oncebridge.topics import Field, Kind, Profile, conversation_id, user_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KEY_VERSION: Final = "ob1"
+NS_PER_MS: Final = 1_000_000
+_NS_MAX: Final = 2**63 - 1
+
+# Numbers are told apart by size: up to the year 5138, seconds have eleven digits, milliseconds fourteen.
+_SECONDS_BELOW: Final = 10**11
+_MILLISECONDS_BELOW: Final = 10**14
+_MICROSECONDS_BELOW: Final = 10**17
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Where an event stands in its entity's history: times in nanoseconds, or a version that orders instead.
+
+    A place in `times` is None where this event has no such time: only places that both have are compared.
+    """
+
+    times: tuple[int | None, ...] = ()
+    version: int | None = None
+    #: Whether the times are the event's own or the publish time; an envelope's seconds only order.
+    echoes: bool = True
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a ledger needs to know of an event, and the reasons, for people."""
+
+    key: bytes
+    basis: str
+    #: With an explicit id: the digest of the content, so that other content under it is noticed.
+    content: bytes | None = None
+    entity: bytes | None = None
+    state: bytes | None = None
+    moment: Moment = Moment()
+    time_ms: int | None = None
+    conversation: bytes | None = None
+    user: bytes | None = None
+    conversation_id: str | None = None
+
+
+def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: bool = False) -> Identity:
+    """Work out an event's identity from its profile. With `replays_anew`, each named replay counts apart."""
+    replay = event.envelope.replay_name or "" if replays_anew else ""
+    scope = (event.org.encode(), event.topic_name.encode(), replay.encode())
+    moment, precise = moment_of(event, profile)
+    basis, parts, content = _identity_parts(event, profile, precise)
+    entity = entity_parts(event, profile)
+    conversation, user = conversation_id(event), user_id(event)
+    return Identity(
+        key=digest(secret, b"event", (*scope, basis.encode(), *parts)),
+        basis=basis,
+        content=None if content is None else digest(secret, b"content", (content,)),
+        entity=None if entity is None else digest(secret, b"entity", (*scope, *entity)),
+        state=None if entity is None else digest(secret, b"state", (state_of(event, profile),)),
+        moment=moment,
+        time_ms=_time_ms(moment),
+        conversation=subject_digest(secret, conversation),
+        user=subject_digest(secret, user),
+        conversation_id=conversation,
+    )
+
+
+def _identity_parts(event: Event, profile: Profile, precise: bool) -> tuple[str, tuple[bytes, ...], bytes | None]:
+    """Return the basis in words, the parts that identify, and the content to compare under an explicit id."""
+    body = canonical(without(event.exact, profile.exclude)) if profile.exclude else canonical(event.exact)
+    if profile.explicit_id is not None:
+        explicit = _id_bytes(profile.explicit_id.read(event.exact))
+        if explicit is not None:
+            return "explicit id", (explicit,), body
+    if precise or (profile.record_id is not None and profile.record_id.read(event.body) not in (None, "")):
+        return "body", (body,), None
+    if event.published is not None and event.published != "":
+        return "body and publish time", (body, canonical(event.published)), None
+    if event.envelope.id is not None:
+        return "body and envelope id", (body, event.envelope.id.encode()), None
+    return "nothing", (body, secrets.token_bytes(16)), None  # equal to no other: always processed
+
+
+def entity_parts(event: Event, profile: Profile) -> tuple[bytes, ...] | None:
+    """Return the profile's ids for a state; None where it is no state, or where an id is missing."""
+    if profile.kind is not Kind.STATE:
+        return None
+    ids = tuple(_id_bytes(field.read(event.exact)) for field in profile.entity)
+    return None if None in ids else ids  # type: ignore[return-value]
+
+
+def state_of(event: Event, profile: Profile) -> bytes:
+    """Return the body without its times and ids: what two echoes have in common."""
+    ids = profile.entity if profile.explicit_id is None else (*profile.entity, profile.explicit_id)
+    return canonical(without(event.exact, (*profile.exclude, *profile.time, *ids)))
+
+
+def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
+    """Return the event's moment, and whether its own time is precise to the millisecond."""
+    version = _version(profile.version.read(event.body)) if profile.version is not None else None
+    own = [read_time(field.read(event.exact)) for field in profile.time]
+    if any(time is not None for time in own):
+        times = tuple(None if time is None else time[0] for time in own)
+        return Moment(times, version), all(time is None or time[1] for time in own)
+    # A place of their own keeps publish and envelope times from being compared with event times.
+    empty = (None,) * len(own)
+    published = read_time(event.published)
+    if published is not None:
+        return Moment((*empty, published[0]), version), False
+    enveloped = read_time(event.envelope.time)
+    if enveloped is not None:
+        return Moment((*empty, None, enveloped[0]), version, echoes=False), False
+    return Moment((), version, echoes=False), False
+
+
+def read_time(value: Any) -> tuple[int, bool] | None:  # noqa: ANN401 - JSON
+    """Return nanoseconds since 1970 and whether milliseconds were given; None where it is no time."""
+    kind = type(value)
+    if kind is str:
+        return _read_iso(value)
+    if kind is int:
+        return _read_number(value)
+    if kind is msgspec.Raw:
+        return _read_fraction(bytes(value).decode())
+    return _read_fraction(repr(value)) if kind is float else None
+
+
+def _read_number(value: int) -> tuple[int, bool] | None:
+    if value < 0 or value >= _MICROSECONDS_BELOW:
+        return None
+    if value < _SECONDS_BELOW:
+        return value * 1_000_000_000, False
+    return (value * NS_PER_MS, True) if value < _MILLISECONDS_BELOW else (value * 1000, True)
+
+
+_FRACTION = re.compile(r"(\d{1,11})\.(\d{1,40})")
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,40}))? ?(Z|z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+)
+_DIGITS = re.compile(r"\d{9,17}", re.ASCII)
+
+
+def _read_fraction(text: str) -> tuple[int, bool] | None:
+    """Read epoch seconds with a fraction, as Python and JavaScript clocks write them."""
+    match = _FRACTION.fullmatch(text)
+    if match is None:
+        return None
+    seconds, fraction = match[1], match[2]
+    if int(seconds) >= _SECONDS_BELOW:
+        return None
+    return int(seconds) * 1_000_000_000 + int(fraction[:9].ljust(9, "0")), int(fraction) != 0
+
+
+@lru_cache(maxsize=2048)
+def _read_iso(text: str) -> tuple[int, bool] | None:
+    if _DIGITS.fullmatch(text):
+        return _read_number(int(text))
+    match = _ISO.fullmatch(text)
+    if match is None:
+        return None
+    day, clock, fraction, zone = match.groups()
+    try:
+        whole = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone in (None, 'Z', 'z') else zone}")
+    except ValueError:
+        return None
+    since = whole - _EPOCH
+    seconds = since.days * 86_400 + since.seconds
+    nanoseconds = seconds * 1_000_000_000 + int((fraction or "")[:9].ljust(9, "0"))
+    # Dates before 1970 are placeholders such as 0001-01-01: equal to each other, older than all else.
+    return max(0, min(nanoseconds, _NS_MAX)), len(fraction or "") >= 3  # noqa: PLR2004 - milliseconds
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _version(value: object) -> int | None:
+    if type(value) is int and 0 <= value <= _NS_MAX:
+        return value
+    return int(value) if type(value) is str and value.isascii() and value.isdigit() and len(value) < 19 else None  # noqa: PLR2004
+
+
+def _time_ms(moment: Moment) -> int | None:
+    return max((time // NS_PER_MS for time in moment.times if time is not None), default=None)
+
+
+def _id_bytes(value: Any) -> bytes | None:  # noqa: ANN401 - JSON
+    """Write an id so that the text "1" and the number 1 stay apart; None where there is none."""
+    if value is None or value == "" or isinstance(value, (dict, list, bool)):
+        return None
+    return canonical(value)
+
+
+def without(body: dict[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
+    """Copy a body without these fields. Only plain paths can be left out."""
+    for field in fields:
+        if field.path:
+            body = _without_path(body, field.path)
+    return body
+
+
+def _without_path(node: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - JSON
+    name, rest = path[0], path[1:]
+    if name == "[]":
+        return [_without_path(item, rest) for item in node] if type(node) is list and rest else node
+    if type(node) is not dict or name not in node:
+        return node
+    if not rest:
+        return {key: value for key, value in node.items() if key != name}
+    return {**node, name: _without_path(node[name], rest)}
+
+
+def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
+    """Hash length-prefixed parts with the secret, so that no two lists of parts read the same."""
+    joined = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+    return blake2b(joined, digest_size=16, key=secret, person=b"ob1 " + purpose).digest()
+
+
+def subject_digest(secret: bytes, value: str | None) -> bytes | None:
+    """Hash the id of a conversation or a user, by which `find` looks things up."""
+    return None if value is None else digest(secret, b"subject", (value.encode(),))
+
+
+def unreadable_key(secret: bytes, raw: bytes) -> bytes:
+    """Return the key of a delivery that is no event: it is known by its bytes alone."""
+    return digest(secret, b"raw", (raw,))
+
+
+def conflict_key(secret: bytes, key: bytes, content: bytes | None) -> bytes:
+    """Return the key under which an event with another's id but other content is kept."""
+    return digest(secret, b"conflict", (key, content or b""))
+
+
+def key_text(key: bytes) -> str:
+    """Write a key as handlers, receivers and people see it."""
+    return f"{KEY_VERSION}_{key.hex()}"
+
+
+def key_bytes(text: str) -> bytes | None:
+    """Read a key back from its text; None where it is none."""
+    prefix, _, digits = text.partition("_")
+    if prefix != KEY_VERSION or not re.fullmatch(r"[0-9a-f]{32}", digits):
+        return None
+    return bytes.fromhex(digits)

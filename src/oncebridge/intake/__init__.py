@@ -1,0 +1,1 @@
+"""The ways in: deliveries are read, identified, claimed, handled and settled."""

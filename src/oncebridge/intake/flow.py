@@ -1,0 +1,397 @@
+"""The one flow that every delivery takes: parse, identify, claim, handle, settle.
+
+A batch is worked off in rounds. A round asks for each event and each entity once, in one call, and works
+off what it was granted before the next: so a batch gets the verdicts that its deliveries would get one at a
+time. Whatever is busy is waited for only when nothing is held.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from oncebridge.claim import Ask, Claim, Letter, Outcome, Verdict
+from oncebridge.errors import LedgerUnavailable, Unreadable
+from oncebridge.event import Event, as_bytes, parse
+from oncebridge.identity import conflict_key, digest, identify, key_text, unreadable_key
+from oncebridge.intake.keeper import Held, Keeper
+from oncebridge.intake.results import Result, joined, reason_for
+from oncebridge.intake.settling import Settling
+from oncebridge.intake.work import Ended, Work, check_transaction
+from oncebridge.telemetry import Move
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from oncebridge.claim import Answer
+    from oncebridge.clock import Clock
+    from oncebridge.handlers import Handler, Handlers
+    from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.settings import Settings
+    from oncebridge.telemetry import Telemetry
+    from oncebridge.topics import Profiles
+
+NS_PER_MS: Final = 1_000_000
+POLL_US: Final = 50_000  # how often a busy event is asked for again
+CLAIM_TRIES: Final = 3  # a claim is repeated under its nonce, so a lost reply does no harm
+
+
+class Task(msgspec.Struct, eq=False, kw_only=True):
+    """One event on its way to one handler, or a delivery on its way to the dead letters."""
+
+    ask: Ask
+    raw: bytes
+    event: Event | None = None
+    handler: Handler | None = None
+    #: Why it is kept as a dead letter without a handler, and the verdict to report then.
+    bury: str | None = None
+    reported: Verdict | None = None
+    answer: Answer | None = None
+    result: Result | None = None
+
+    @property
+    def at(self) -> tuple[bytes, str]:
+        """The event and the handler, by which twins are known."""
+        return self.ask.key, self.ask.handler
+
+
+class Flow:
+    """Works deliveries off."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        secret: bytes,
+        handlers: Handlers,
+        profiles: Profiles,
+        settings: Settings,
+        telemetry: Telemetry,
+        clock: Clock,
+    ) -> None:
+        """Take the parts; nothing is started before there is work."""
+        self._ledger = ledger
+        self._secret = secret
+        self._handlers = handlers
+        self._profiles = profiles
+        self._settings = settings
+        self._telemetry = telemetry
+        self._clock = clock
+        self._lease_us = int(settings.lease_seconds * 1_000_000)
+        timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
+        self._keeper = Keeper(ledger, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
+        self._work = Work(ledger, settings.retry, timeout_us)
+        self._settling = Settling(ledger, clock, within_us=int(settings.settle_within_seconds * 1_000_000))
+        self.stopping = threading.Event()
+        for handler in handlers:
+            check_transaction(handler, ledger)
+
+    def run(self, raws: Sequence[Any]) -> list[Result]:
+        """Work a batch off; return what became of each delivery, in order."""
+        deliveries = [self.tasks(raw) for raw in raws]
+        self.work_off([task for tasks in deliveries for task in tasks])
+        return [
+            joined([_ended(task) for task in tasks]) if tasks else self._unhandled(raw)
+            for raw, tasks in zip(raws, deliveries, strict=True)
+        ]
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        self._keeper.close()
+        self._work.close()
+
+    # --- parse and identify --------------------------------------------------------------------------
+
+    def tasks(self, raw: Any) -> list[Task]:  # noqa: ANN401 - whatever arrives
+        """Read one delivery, and return a task for each handler that takes it."""
+        try:
+            event = parse(raw)
+        except Unreadable as error:
+            return [self._unreadable(raw, str(error))]
+        profile = self._profiles.of(event)
+        identity = identify(event, profile, self._secret, replays_anew=self._settings.replays_anew)
+        named = replace(
+            event,
+            key=key_text(identity.key),
+            entity=None if identity.entity is None else key_text(identity.entity),
+            time_ms=identity.time_ms,
+            conversation_id=identity.conversation_id,
+        )
+        ask = Ask(
+            key=identity.key,
+            envelope=event.envelope.id,
+            content=identity.content,
+            entity=identity.entity,
+            state=identity.state,
+            moment=identity.moment,
+            echo_window_ns=profile.echo_window_ms * NS_PER_MS,
+            stale=profile.stale,
+            topic=event.topic,
+            time_ms=identity.time_ms,
+            conversation=identity.conversation,
+            user=identity.user,
+        )
+        return [
+            Task(ask=self._for_handler(ask, handler), raw=event.raw, event=named, handler=handler)
+            for handler in self._handlers.of(event.topic, event.topic_name)
+        ]
+
+    def _for_handler(self, ask: Ask, handler: Handler) -> Ask:
+        """Give a named handler entities of its own: it may be behind or ahead of the others."""
+        if not handler.name:
+            return ask
+        entity = None if ask.entity is None else digest(self._secret, b"entity", (ask.entity, handler.name.encode()))
+        return replace(ask, handler=handler.name, entity=entity)
+
+    def _unreadable(self, raw: Any, reason: str) -> Task:  # noqa: ANN401 - whatever arrived
+        try:
+            data = as_bytes(raw)
+        except Unreadable:
+            data = repr(raw).encode(errors="backslashreplace")
+        ask = Ask(key=unreadable_key(self._secret, data))
+        return Task(ask=ask, raw=data, bury=f"unreadable: {reason}", reported=Verdict.DEAD)
+
+    def _unhandled(self, raw: Any) -> Result:  # noqa: ANN401 - whatever arrived
+        event = parse(raw)
+        return Result(
+            verdict=Verdict.FRESH, reason="no handler", topic=event.topic, envelope=event.envelope.id
+        )
+
+    # --- rounds --------------------------------------------------------------------------------------
+
+    def work_off(self, tasks: list[Task]) -> None:
+        """Give every task a result, round by round."""
+        give_up_us = self._clock.monotonic_us() + int(self._settings.busy_wait_seconds * 1_000_000)
+        ended: dict[tuple[bytes, str], Task] = {}
+        pending = tasks
+        while pending:
+            for task in pending:
+                twin = ended.get(task.at)
+                if twin is not None:
+                    task.result = _as_twin(task, twin)
+            pending = [task for task in pending if task.result is None]
+            if self.stopping.is_set():
+                for task in pending:
+                    task.result = _stopped(task)
+                return
+            asked = _each_once(pending)
+            busy = self._round(asked)
+            ended.update((task.at, task) for task in asked if task.result is not None)
+            if busy and len(busy) == len(asked):
+                self._wait_or_give_up(busy, ended, give_up_us)
+            pending = [task for task in pending if task.result is None]
+
+    def _wait_or_give_up(self, busy: list[Task], ended: dict[tuple[bytes, str], Task], give_up_us: int) -> None:
+        """Wait for what is busy, while nothing is held; when time is up, let it come again."""
+        left_us = give_up_us - self._clock.monotonic_us()
+        if left_us > 0:
+            soonest_us = min(task.answer.busy_us for task in busy if task.answer is not None)
+            self._clock.wait(self.stopping, max(1000, min(soonest_us, POLL_US, left_us)) / 1_000_000)
+            return
+        for task in busy:
+            assert task.answer is not None  # noqa: S101 - busy is an answer
+            task.result = self._result(task, task.answer, again_in_us=task.answer.busy_us)
+            ended[task.at] = task
+
+    def _round(self, tasks: list[Task]) -> list[Task]:
+        """Ask for these, work off what was granted, and return what is busy."""
+        if not tasks:
+            return []
+        alone = len(tasks) == 1
+        granted: list[Task] = []
+        apart: list[Task] = []
+        busy: list[Task] = []
+        for task, answer in zip(tasks, self._claim(tasks, alone=alone), strict=True):
+            self._sort(task, answer, granted, apart, busy)
+        self._work_off_granted(granted)
+        for task in apart:
+            self._one_alone(task, busy)
+        return busy
+
+    def _one_alone(self, task: Task, busy: list[Task]) -> None:
+        """Claim by itself, just before its handler starts, an event whose last claim ran out."""
+        granted: list[Task] = []
+        (answer,) = self._claim([task], alone=True)
+        self._sort(task, answer, granted, [], busy)
+        self._work_off_granted(granted)
+
+    def _sort(self, task: Task, answer: Answer, granted: list[Task], apart: list[Task], busy: list[Task]) -> None:
+        task.answer = answer
+        if self._telemetry.listening:
+            self._telemetry.record(_move("claimed", task, reason_for(answer)))
+        if answer.wants_alone:
+            apart.append(task)
+        elif answer.verdict is Verdict.FRESH:
+            granted.append(task)
+        elif answer.verdict is Verdict.BUSY:
+            busy.append(task)
+        elif answer.verdict is Verdict.CONFLICT:
+            self._turn_into_conflict(task)
+        else:
+            task.result = self._result(task, answer)
+
+    def _turn_into_conflict(self, task: Task) -> None:
+        """Let a conflict go on as a dead letter under its identity and content."""
+        key = conflict_key(self._secret, task.ask.key, task.ask.content)
+        task.ask = replace(task.ask, key=key, entity=None, state=None)
+        task.bury, task.reported = "conflict: its id came before with other content", Verdict.CONFLICT
+
+    def _claim(self, tasks: list[Task], *, alone: bool) -> list[Answer]:
+        asks = [replace(task.ask, alone=True) if alone else task.ask for task in tasks]
+        nonce = secrets.token_bytes(8)
+        for attempt in range(1, CLAIM_TRIES + 1):
+            try:
+                return self._ledger.claim(asks, nonce=nonce, lease_us=self._lease_us)
+            except LedgerUnavailable:
+                if attempt == CLAIM_TRIES or self._clock.wait(self.stopping, POLL_US / 1_000_000):
+                    raise
+        raise AssertionError
+
+    # --- handle and settle ---------------------------------------------------------------------------
+
+    def _work_off_granted(self, tasks: list[Task]) -> None:
+        if not tasks:
+            return
+        until_us = self._clock.monotonic_us() + self._lease_us
+        helds = [Held(_claim_of(task), until_us) for task in tasks]
+        self._keeper.watch(helds)
+        try:
+            if self._settings.concurrency > 1 and len(tasks) > 1:
+                with ThreadPoolExecutor(self._settings.concurrency, "oncebridge-handler") as pool:
+                    for done in [pool.submit(self._handle, *pair) for pair in zip(tasks, helds, strict=True)]:
+                        done.result()
+            else:
+                for task, held in zip(tasks, helds, strict=True):
+                    self._handle(task, held)
+            self._settling.flush()
+        except BaseException:
+            self._release_rest(tasks, helds)
+            raise
+        finally:
+            self._keeper.forget(helds)
+
+    def _handle(self, task: Task, held: Held) -> None:
+        """Bring one granted task to its end."""
+        started_us = self._clock.monotonic_us()
+        if self.stopping.is_set():
+            ended = Ended(outcome=Outcome.RELEASE, reason="stopped before it was tried")
+        elif task.bury is not None:
+            ended = Ended(outcome=Outcome.DEAD, reason=task.bury)
+        else:
+            gone = self._work.ran_out(held.claim)
+            if gone is None and not self._keeper.ensure(held):
+                return  # taken over before it was tried: asked for again in the next round
+            ended = gone or self._give(task, held.claim)
+        self._settle(task, held, ended, started_us)
+
+    def _give(self, task: Task, claim: Claim) -> Ended:
+        assert task.event is not None  # noqa: S101 - only buried tasks have none
+        assert task.handler is not None  # noqa: S101 - only buried tasks have none
+        event = replace(task.event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
+        return self._work.run(task.handler, event, claim)
+
+    def _settle(self, task: Task, held: Held, ended: Ended, started_us: int) -> None:
+        now_us = self._clock.monotonic_us()
+
+        def report(ok: bool) -> None:  # noqa: FBT001 - the ledger's answer
+            held.started_us = held.started_us or now_us
+            reason = ended.reason if ok else "its claim was taken over while its handler ran; to be looked at again"
+            outcome = ended.outcome if ok else Outcome.RETRY
+            verdict = task.reported or Verdict.FRESH
+            task.result = Result(
+                verdict=verdict, outcome=outcome, reason=reason, again_in_us=ended.again_in_us, **_names(task)
+            )
+            if self._telemetry.listening:
+                duration_ms = (now_us - started_us) / 1000
+                self._telemetry.record(_move("settled" if ok else "lost", task, reason, outcome, duration_ms))
+
+        if ended.settled or ended.lost:
+            report(not ended.lost)
+            return
+        letter = None
+        if ended.outcome is Outcome.DEAD:
+            letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
+        self._settling.add(held, ended.outcome, ended.again_in_us, letter, report, took_us=now_us - started_us)
+
+    def _release_rest(self, tasks: Iterable[Task], helds: Iterable[Held]) -> None:
+        """Give back what an interrupt kept from being tried; if that fails too, the leases run out."""
+        self._settling.release([held for task, held in zip(tasks, helds, strict=True) if task.result is None])
+
+    def _result(self, task: Task, answer: Answer, again_in_us: int = 0) -> Result:
+        if task.reported is not None:  # its dead letter is there already
+            return Result(verdict=task.reported, outcome=Outcome.DEAD, reason=task.bury or "", **_names(task))
+        return Result(
+            verdict=answer.verdict, reason=reason_for(answer), of=answer.of, again_in_us=again_in_us, **_names(task)
+        )
+
+
+def _each_once(tasks: list[Task]) -> list[Task]:
+    """Pick, in order of arrival, the first task of each event and of each entity."""
+    seen: set[tuple[bytes, str]] = set()
+    entities: set[bytes] = set()
+    picked = []
+    for task in tasks:
+        entity = task.ask.entity
+        if task.at not in seen and entity not in entities:
+            picked.append(task)
+        seen.add(task.at)
+        if entity is not None:
+            entities.add(entity)
+    return picked
+
+
+def _as_twin(task: Task, twin: Task) -> Result | None:
+    """Take over what became of the same event earlier in this batch; None where the ledger must say."""
+    result = _ended(twin)
+    if twin.ask.content != task.ask.content or task.bury is not twin.bury:
+        return None
+    if not result.acknowledged:
+        return replace(result, envelope=task.ask.envelope)
+    if result.verdict is not Verdict.FRESH:
+        return None
+    same = task.ask.envelope is not None and task.ask.envelope == twin.ask.envelope
+    verdict = Verdict.REDELIVERY if same else Verdict.REPUBLISH
+    envelope = "the same envelope" if same else "another envelope"
+    done = "done" if result.outcome is Outcome.DONE else "kept as a dead letter"
+    reason = f"same event in {envelope}, already {done}"
+    return Result(verdict=verdict, reason=reason, of=twin.ask.envelope, **_names(task))
+
+
+def _claim_of(task: Task) -> Claim:
+    assert task.answer is not None  # noqa: S101 - granted is an answer
+    return Claim(task.ask, task.answer.token, task.answer.attempt)
+
+
+def _ended(task: Task) -> Result:
+    assert task.result is not None, "every task has a result when its batch is over"  # noqa: S101
+    return task.result
+
+
+def _names(task: Task) -> dict[str, Any]:
+    topic = task.event.topic if task.event is not None else None
+    return {"key": key_text(task.ask.key), "topic": topic, "envelope": task.ask.envelope}
+
+
+def _stopped(task: Task) -> Result:
+    return Result(verdict=Verdict.FRESH, outcome=Outcome.RELEASE, reason="stopped before it was tried", **_names(task))
+
+
+def _move(
+    move: str, task: Task, reason: str, outcome: Outcome | None = None, duration_ms: float | None = None
+) -> Move:
+    answer = task.answer
+    return Move(
+        move=move,
+        key=key_text(task.ask.key),
+        topic=task.ask.topic,
+        handler=task.ask.handler,
+        verdict=task.reported or (answer.verdict if answer is not None else None),
+        outcome=outcome,
+        attempt=answer.attempt if answer is not None else 1,
+        reason=reason,
+        duration_ms=duration_ms,
+    )

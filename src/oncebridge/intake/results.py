@@ -1,0 +1,83 @@
+"""What became of a delivery, and the reason in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from oncebridge.claim import Answer, Outcome, Status, Verdict
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one delivery."""
+
+    verdict: Verdict
+    #: How its claim was settled; None where there was nothing to settle.
+    outcome: Outcome | None = None
+    reason: str
+    #: The envelope id of the delivery that did the work, where it is known.
+    of: str | None = None
+    key: str | None = None
+    topic: str | None = None
+    #: The delivery's own envelope id.
+    envelope: str | None = None
+    #: For a delivery that is not acknowledged: when to come again, as advice.
+    again_in_us: int = 0
+
+    @property
+    def column(self) -> str:
+        """The column of the books that this delivery belongs to."""
+        if self.outcome in (Outcome.RETRY, Outcome.RELEASE) or self.verdict is Verdict.BUSY:
+            return "retrying"
+        if self.verdict is Verdict.CONFLICT:
+            return "conflict"
+        if self.outcome is Outcome.DEAD:
+            return "dead"
+        return "processed" if self.verdict is Verdict.FRESH else self.verdict.value
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the delivery may be acknowledged: its event is settled for good, durably."""
+        return self.column != "retrying"
+
+
+_SETTLED_AS: Final = {
+    Status.DONE: "done",
+    Status.ECHO: "recorded as an echo",
+    Status.STALE: "recorded as stale",
+    Status.DEAD: "kept as a dead letter",
+    Status.DISCARD: "discarded",
+}
+
+
+def reason_for(answer: Answer) -> str:
+    """Say in words why a delivery needs no work, or has to wait."""
+    settled = _SETTLED_AS.get(answer.was or Status.DONE, "done")
+    match answer.verdict:
+        case Verdict.REDELIVERY:
+            return f"same event in the same envelope, already {settled}"
+        case Verdict.REPUBLISH:
+            return f"same event in another envelope, already {settled}"
+        case Verdict.ECHO:
+            return "the entity has this very state already, within the echo window"
+        case Verdict.STALE:
+            return "older than the newest state of its entity"
+        case Verdict.BUSY:
+            return "the event, or another of its entity, is being worked on"
+        case Verdict.CONFLICT:
+            return "its id came before with other content; kept as a dead letter"
+        case _:
+            return "first delivery of this event" if answer.attempt == 1 else f"attempt {answer.attempt}"
+
+
+#: Of several handlers' results, the one that speaks for the delivery: first what still has to happen, then
+#: what went wrong, then what was done.
+_COLUMNS_BY_WEIGHT: Final = (
+    "retrying", "dead", "conflict", "processed", "echo", "stale", "republish", "redelivery",
+)  # fmt: skip
+
+
+def joined(results: list[Result]) -> Result:
+    """Join what became of one delivery at its several handlers."""
+    return min(results, key=lambda result: _COLUMNS_BY_WEIGHT.index(result.column))

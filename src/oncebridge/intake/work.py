@@ -1,0 +1,151 @@
+"""Gives one claimed event to its handler, and turns whatever happens into the end of the claim."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oncebridge.claim import Claim, Outcome
+from oncebridge.errors import ClaimLost, ConfigurationError, PermanentError, RetryLater
+from oncebridge.ledgers.protocol import SettlesInTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from oncebridge.event import Event
+    from oncebridge.handlers import Handler
+    from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.retry import RetryPolicy
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a handler ended. `reason` is free of personal data; `detail` is for whoever asks to see it."""
+
+    outcome: Outcome
+    reason: str
+    detail: str = ""
+    again_in_us: int = 0
+    #: Whether the claim was settled already, in the handler's own transaction.
+    settled: bool = False
+    #: Whether the claim was taken over meanwhile, so that nothing took effect.
+    lost: bool = False
+
+
+class _HandlerFailed(Exception):  # noqa: N818 - never leaves this module
+    """Carries a handler's error out of its transaction, so that the ledger's own errors stay apart."""
+
+
+def check_transaction(handler: Handler, ledger: Ledger) -> None:
+    """Refuse a handler that wants a transaction from a ledger that has none."""
+    if handler.wants_transaction and not isinstance(ledger, SettlesInTransaction):
+        raise ConfigurationError(
+            f"handler for {handler.pattern!r} asks for the transaction, which {type(ledger).__name__} does not have; "
+            "use a ledger such as sqlite:///once.db, or drop the parameter `transaction`"
+        )
+
+
+class Work:
+    """Calls handlers."""
+
+    def __init__(self, ledger: Ledger, retry: RetryPolicy, handler_timeout_us: int) -> None:
+        """Take what calls need."""
+        self._ledger = ledger
+        self._retry = retry
+        self._loop = _LoopThread(handler_timeout_us / 1_000_000)
+
+    def run(self, handler: Handler, event: Event, claim: Claim) -> Ended:
+        """Call the handler once."""
+        try:
+            if handler.wants_transaction:
+                self._call_in_transaction(handler, event, claim)
+            else:
+                self._call(handler, event)
+        except ClaimLost as lost:
+            return Ended(outcome=Outcome.RETRY, reason=str(lost), lost=True)
+        except _HandlerFailed as failed:
+            return self._failed(handler, claim, failed.args[0])
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            return self._failed(handler, claim, error)
+        return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt), settled=handler.wants_transaction)
+
+    def _call(self, handler: Handler, event: Event, **transaction: Any) -> None:  # noqa: ANN401 - the ledger's own
+        result = handler.function(event, **transaction)
+        if inspect.isawaitable(result):
+            self._loop.run(result)
+
+    def _call_in_transaction(self, handler: Handler, event: Event, claim: Claim) -> None:
+        assert isinstance(self._ledger, SettlesInTransaction)  # noqa: S101 - checked at registration
+        with self._ledger.transaction(claim) as transaction:
+            try:
+                self._call(handler, event, transaction=transaction)
+            except (Exception, SystemExit) as error:
+                raise _HandlerFailed(error) from error
+
+    def _failed(self, handler: Handler, claim: Claim, error: BaseException) -> Ended:
+        """Tell a permanent error from a passing one."""
+        name = type(error).__name__
+        # The error's own words may quote the payload: they go where only `dead show` looks.
+        detail = "".join(traceback.format_exception(error))
+        if isinstance(error, (PermanentError, *handler.permanent)):
+            return Ended(outcome=Outcome.DEAD, reason=f"handler raised {name}, which is permanent", detail=detail)
+        if self._retry.is_last(claim.attempt):
+            reason = f"handler raised {name} at attempt {claim.attempt} of {self._retry.attempts}"
+            return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail)
+        seconds = self._retry.delay_seconds(claim.attempt)
+        if isinstance(error, RetryLater):
+            seconds = max(seconds, error.after_seconds)
+        reason = f"handler raised {name} at attempt {claim.attempt} of {self._retry.attempts}; to be tried again"
+        return Ended(outcome=Outcome.RETRY, reason=reason, detail=detail, again_in_us=int(seconds * 1_000_000))
+
+    def ran_out(self, claim: Claim) -> Ended | None:
+        """Return the end of an event that never came back from its last attempts, without another one."""
+        if claim.attempt <= self._retry.attempts:
+            return None
+        reason = f"the worker died or hung with it at each of {self._retry.attempts} attempts"
+        return Ended(outcome=Outcome.DEAD, reason=reason)
+
+    def close(self) -> None:
+        """End the event loop, if one was needed."""
+        self._loop.close()
+
+
+def _attempt(attempt: int) -> str:
+    return "first delivery of this event" if attempt == 1 else f"done at attempt {attempt}"
+
+
+class _LoopThread:
+    """One event loop in a thread of its own, for `async def` handlers: callers may have a loop already."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401 - a handler's result
+        async def bounded() -> Any:  # noqa: ANN401 - a handler's result
+            return await asyncio.wait_for(awaitable, self._timeout_seconds)
+
+        return asyncio.run_coroutine_threadsafe(bounded(), self._started()).result()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="oncebridge-async", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        with self._lock:
+            if self._loop is None or self._thread is None:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = self._thread = None

@@ -1,0 +1,189 @@
+"""The ledger of one process, in its memory: for tests, simulations and trying things out."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Self
+
+from oncebridge.claim import SETTLED, Call, Status, decide_claim, decide_extend, decide_settle
+from oncebridge.clock import Clock, SystemClock
+from oncebridge.errors import LedgerRefused
+from oncebridge.ledgers.protocol import Entry, Query
+from oncebridge.topics import topic_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from oncebridge.claim import Answer, Ask, Claim, Entity, Letter, Record, Settlement
+
+
+class MemoryLedger:
+    """Keeps everything in dictionaries behind one lock."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        """Start empty."""
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._secret: bytes | None = None
+        self.records: dict[tuple[bytes, str], Record] = {}
+        self.entities: dict[bytes, Entity] = {}
+        self.letters: dict[tuple[bytes, str], Letter] = {}
+        self._asks: dict[tuple[bytes, str], Ask] = {}
+
+    def __repr__(self) -> str:
+        """Show how much is remembered."""
+        return f"<MemoryLedger {len(self.records)} events, {len(self.entities)} entities, {len(self.letters)} dead>"
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:  # noqa: ARG003 - memory:// has nothing to say
+        """Make an empty ledger."""
+        return cls()
+
+    def open(self, secret: bytes | None) -> bytes:
+        """Take the secret given first, or make one."""
+        with self._lock:
+            if self._secret is None:
+                self._secret = secret or secrets.token_bytes(32)
+            if secret is not None and not hmac.compare_digest(secret, self._secret):
+                raise LedgerRefused("this ledger was first opened with another secret")
+            return self._secret
+
+    def close(self) -> None:
+        """Keep everything: there is nothing to let go of."""
+
+    def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
+        """Decide each ask on the records as the ones before left them."""
+        with self._lock:
+            call = Call(nonce, lease_us, self._clock.now_us())
+            return [self._claim(ask, call) for ask in asks]
+
+    def _claim(self, ask: Ask, call: Call) -> Answer:
+        answer, record, entity = decide_claim(ask, self.records.get((ask.key, ask.handler)), self._entity(ask), call)
+        self._write(ask, record, entity)
+        return answer
+
+    def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
+        """Move the lease of claims in force."""
+        with self._lock:
+            call = Call(b"", lease_us, self._clock.now_us())
+            return [self._extend(claim, call) for claim in claims]
+
+    def _extend(self, claim: Claim, call: Call) -> bool:
+        ask = claim.ask
+        kept, record, entity = decide_extend(claim, self.records.get((ask.key, ask.handler)), self._entity(ask), call)
+        self._write(ask, record, entity)
+        return kept
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """End claims in force."""
+        with self._lock:
+            now_us = self._clock.now_us()
+            return [self._settle(settlement, now_us) for settlement in settlements]
+
+    def _settle(self, settlement: Settlement, now_us: int) -> bool:
+        ask = settlement.claim.ask
+        at = (ask.key, ask.handler)
+        kept, record, entity = decide_settle(settlement, self.records.get(at), self._entity(ask), now_us)
+        self._write(ask, record, entity)
+        if record is not None and settlement.letter is not None:
+            self.letters[at] = settlement.letter
+        return kept
+
+    def _entity(self, ask: Ask) -> Entity | None:
+        return None if ask.entity is None else self.entities.get(ask.entity)
+
+    def _write(self, ask: Ask, record: Record | None, entity: Entity | None) -> None:
+        at = (ask.key, ask.handler)
+        if record is not None:
+            self.records[at] = record
+            self._asks[at] = ask
+            if not record.letter:
+                self.letters.pop(at, None)
+        if entity is not None and ask.entity is not None:
+            self.entities[ask.entity] = entity
+
+    def get(self, key: bytes) -> list[Entry]:
+        """Return the event's records, with what dead letters hold."""
+        with self._lock:
+            return [self._entry(at, raw=True) for at in self.records if at[0] == key]
+
+    def scan(self, query: Query) -> Iterator[Entry]:
+        """Return what matches, the longest unchanged first."""
+        with self._lock:
+            entries = self._entity_entries(query) if query.entities else map(self._entry, self._matching(query))
+            found = sorted(entries, key=lambda entry: entry.changed_us)
+        yield from found[: query.limit]
+
+    def _matching(self, query: Query) -> Iterator[tuple[bytes, str]]:
+        for at, record in self.records.items():
+            ask, letter = self._asks[at], self.letters.get(at)
+            if (
+                (not query.statuses or record.status in query.statuses)
+                and (not query.letters or letter is not None)
+                and (query.topic is None or topic_pattern(query.topic).fullmatch(ask.topic))
+                and (query.reason is None or (letter is not None and query.reason in letter.reason))
+                and (query.since_us is None or record.changed_us >= query.since_us)
+                and (query.until_us is None or record.changed_us < query.until_us)
+                and (query.subject is None or query.subject in (ask.conversation, ask.user))
+            ):
+                yield at
+
+    def _entry(self, at: tuple[bytes, str], *, raw: bool = False) -> Entry:
+        record, ask, letter = self.records[at], self._asks[at], self.letters.get(at)
+        held = self._entity(ask)
+        on_entity = held.lease_until_us if held is not None and held.token == record.token else 0
+        return Entry(
+            key=at[0],
+            handler=at[1],
+            status=record.status,
+            topic=ask.topic,
+            time_ms=ask.time_ms,
+            attempts=record.attempts,
+            envelope=record.envelope,
+            changed_us=record.changed_us,
+            again_us=record.again_us,
+            lease_until_us=record.lease_until_us or on_entity,
+            reason=letter.reason if letter else "",
+            raw=letter.raw if letter and raw else None,
+            detail=letter.detail if letter and raw else "",
+        )
+
+    def _entity_entries(self, query: Query) -> Iterator[Entry]:
+        newest = {at[0]: ask for at, ask in self._asks.items() if ask.entity is not None}
+        for entity in self.entities.values():
+            ask = newest.get(entity.key or b"")
+            if ask is not None and (query.subject is None or query.subject in (ask.conversation, ask.user)):
+                yield Entry(
+                    key=ask.key,
+                    status=Status.CLAIMED if entity.lease_until_us else Status.DONE,
+                    topic=ask.topic,
+                    time_ms=ask.time_ms,
+                    changed_us=entity.changed_us,
+                    lease_until_us=entity.lease_until_us,
+                )
+
+    def counts(self) -> dict[Status, int]:
+        """Count events by status."""
+        with self._lock:
+            return dict(Counter(record.status for record in self.records.values()))
+
+    def migrate(self) -> None:
+        """Do nothing: there are no tables."""
+
+    def purge(self, *, older_than_us: int) -> int:
+        """Forget what was settled before then, and entities that rest since."""
+        with self._lock:
+            before_us = self._clock.now_us() - older_than_us
+            old = [
+                at
+                for at, record in self.records.items()
+                if record.status in SETTLED and not record.letter and record.changed_us < before_us
+            ]
+            for at in old:
+                del self.records[at], self._asks[at]
+            for key in [key for key, entity in self.entities.items() if entity.changed_us < before_us]:
+                del self.entities[key]
+            return len(old)

@@ -1,0 +1,122 @@
+"""What every ledger can do. The same rules for all are in `oncebridge.testing.ledger_contract`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import msgspec
+
+from oncebridge.claim import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from oncebridge.claim import Answer, Ask, Claim, Settlement
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a ledger knows of one event for one handler, or of an entity's newest state, for people to read."""
+
+    key: bytes
+    handler: str = ""
+    status: Status
+    topic: str = ""
+    time_ms: int | None = None
+    attempts: int = 0
+    envelope: str | None = None
+    changed_us: int = 0
+    again_us: int = 0
+    lease_until_us: int = 0
+    #: Of a dead letter.
+    reason: str = ""
+    #: Only from `get`: what a dead letter holds may be personal data.
+    raw: bytes | None = None
+    detail: str = ""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scan looks for; what is not set does not matter. Times are those of the last change."""
+
+    statuses: frozenset[Status] = frozenset()
+    #: Only events of which a dead letter is kept, whatever their status.
+    letters: bool = False
+    #: Entities with their newest state instead of events.
+    entities: bool = False
+    topic: str | None = None
+    reason: str | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+    #: The digest of a conversation's or a user's id.
+    subject: bytes | None = None
+    limit: int | None = None
+
+
+@runtime_checkable
+class Ledger(Protocol):
+    """Remembers claims and outcomes. Every verb is atomic per event, and one round trip per batch where it can be.
+
+    A call names each event and each entity at most once. Every verb may raise `LedgerUnavailable`: then it
+    is not known whether the call took effect, and repeating it with the same arguments is safe.
+    """
+
+    def open(self, secret: bytes | None) -> bytes:
+        """Connect, and return the secret for keys.
+
+        Without one given, the ledger makes one inside itself, atomically. With another than the ledger was
+        first opened with, it raises `LedgerRefused`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; the ledger may be opened again."""
+        ...
+
+    def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
+        """Ask for events; return an answer for each, in order.
+
+        A granted claim has a token and runs for `lease_us` microseconds by the ledger's clock. Echo and stale
+        are recorded at once. The same nonce again means the same call again, and gets the same answers.
+        """
+        ...
+
+    def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
+        """Let claims run for `lease_us` from now; False where a claim is no longer in force."""
+        ...
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """End claims; False where a claim was no longer in force, and then nothing has changed."""
+        ...
+
+    def get(self, key: bytes) -> list[Entry]:
+        """Return what is known of one event, for each handler, dead letters with their raw."""
+        ...
+
+    def scan(self, query: Query) -> Iterator[Entry]:
+        """Return what matches, the longest unchanged first, without raw."""
+        ...
+
+    def counts(self) -> dict[Status, int]:
+        """Count events by status: a second identity, over events rather than deliveries."""
+        ...
+
+    def migrate(self) -> None:
+        """Bring the ledger's own tables up to date; safe to repeat, and while workers work."""
+        ...
+
+    def purge(self, *, older_than_us: int) -> int:
+        """Forget events settled longer ago than that, never dead letters; return how many."""
+        ...
+
+
+@runtime_checkable
+class SettlesInTransaction(Protocol):
+    """A ledger that can settle in the very transaction that a handler writes in."""
+
+    def transaction(self, claim: Claim) -> AbstractContextManager[Any]:
+        """Open a transaction for a handler; leaving it settles `done` and commits, both or neither.
+
+        An exception rolls back and leaves the claim as it was. If the claim is no longer in force, everything
+        rolls back and `ClaimLost` is raised.
+        """
+        ...

@@ -1,0 +1,443 @@
+"""The embedded ledger: one SQLite file, shared by any number of processes on one machine.
+
+Every verb is one `BEGIN IMMEDIATE` transaction: SQLite lets one writer in at a time, so what is read
+inside it cannot change before it is written. WAL with full sync: a commit survives a power cut.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import sqlite3
+import threading
+from contextlib import contextmanager
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from oncebridge.claim import (
+    SETTLED,
+    Call,
+    Entity,
+    Outcome,
+    Record,
+    Settlement,
+    Status,
+    decide_claim,
+    decide_extend,
+    decide_settle,
+)
+from oncebridge.clock import Clock, SystemClock
+from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable
+from oncebridge.identity import Moment
+from oncebridge.ledgers.protocol import Entry, Query
+from oncebridge.topics import topic_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from oncebridge.claim import Answer, Ask, Claim, Letter
+
+SCHEMA_VERSION: Final = 1
+BUSY_TIMEOUT_S: Final = 30.0
+PURGE_AT_ONCE: Final = 1000  # rows per transaction, so that workers get their turn in between
+
+_moment = msgspec.json.Decoder(Moment).decode
+_encode = msgspec.json.Encoder().encode
+
+_RECORD: Final = "status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, again_us, letter"
+_READ_RECORD: Final = f"SELECT {_RECORD} FROM event WHERE key = ? AND handler = ?"  # noqa: S608 - constants
+_WRITE_RECORD: Final = f"""
+    INSERT INTO event ({_RECORD}, key, handler, topic, time_ms, conversation, user, entity)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (key, handler) DO UPDATE SET
+        status = excluded.status, token = excluded.token, nonce = excluded.nonce,
+        lease_until_us = excluded.lease_until_us, alone = excluded.alone, attempts = excluded.attempts,
+        content = excluded.content, envelope = excluded.envelope, changed_us = excluded.changed_us,
+        again_us = excluded.again_us, letter = excluded.letter"""  # noqa: S608 - constants
+_READ_ENTITY: Final = (
+    "SELECT token, lease_until_us, state, moment, newest, line, unsure, changed_us FROM entity WHERE key = ?"
+)
+_WRITE_ENTITY: Final = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class SQLiteLedger:
+    """Keeps the ledger in one file."""
+
+    def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None) -> None:
+        """Remember where the file is; it is opened by `open`."""
+        self.path = Path(path)
+        self._clock = clock or SystemClock()
+        # One connection: SQLite has one writer anyway. Reentrant, so a handler may look into its own ledger.
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    def __repr__(self) -> str:
+        """Show the file and whether it is open."""
+        return f"<SQLiteLedger {self.path} {'open' if self._connection else 'closed'}>"
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """Read `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+        parts = urlsplit(url)
+        path = unquote(parts.path.removeprefix("/"))
+        if parts.netloc or not path or path == ":memory:":
+            raise ConfigurationError(
+                f"ledger: {url!r} names no file; write sqlite:///once.db (relative) or sqlite:////var/lib/once.db "
+                "(absolute), or memory:// for no file at all"
+            )
+        return cls(path)
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    def open(self, secret: bytes | None) -> bytes:
+        """Open or create the file, readable by its owner alone: it holds the secret and dead letters."""
+        with self._lock, _in_our_words(self.path):
+            if self._connection is None:
+                self._connection = self._connect()
+            self.migrate()
+            with self._writing() as db:
+                return _agree_on_secret(db, secret)
+
+    def _connect(self) -> sqlite3.Connection:
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.create_function("topic_matches", 2, lambda pattern, topic: bool(topic_pattern(pattern).fullmatch(topic)))
+        return db
+
+    def migrate(self) -> None:
+        """Create what is missing."""
+        with self._lock, _in_our_words(self.path):
+            (found,) = self._db.execute("PRAGMA user_version").fetchone()
+            if found > SCHEMA_VERSION:
+                raise LedgerRefused(f"{self.path} was written by a newer Oncebridge (schema {found}); update this one")
+            if found == SCHEMA_VERSION:
+                return
+            with self._writing() as db:
+                # Not executescript: that would commit the transaction first.
+                for statement in files("oncebridge.ledgers").joinpath("sqlite.sql").read_text().split(";\n"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise LedgerUnavailable(f"{self.path} is not open")
+        return self._connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Hold the write lock: everything inside takes effect together, or not at all."""
+        with self._lock, _in_our_words(self.path):
+            db = self._db
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+    # --- claim, extend, settle -----------------------------------------------------------------------
+
+    def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
+        """Decide each ask on the rows as the ones before left them."""
+        with self._writing() as db:
+            call = Call(nonce, lease_us, self._clock.now_us())
+            return [_claim(db, ask, call) for ask in asks]
+
+    def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
+        """Move the lease of claims in force."""
+        with self._writing() as db:
+            call = Call(b"", lease_us, self._clock.now_us())
+            return [_extend(db, claim, call) for claim in claims]
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """End claims in force."""
+        with self._writing() as db:
+            now_us = self._clock.now_us()
+            return [_settle(db, settlement, now_us) for settlement in settlements]
+
+    @contextmanager
+    def transaction(self, claim: Claim) -> Iterator[sqlite3.Connection]:
+        """Give a handler the connection, and settle `done` as the last statement before the commit."""
+        with self._lock:
+            with _in_our_words(self.path):
+                db = self._db
+                db.execute("BEGIN IMMEDIATE")
+            try:
+                db.set_authorizer(_refuse_transaction_control)
+                try:
+                    yield db  # the handler's own errors pass through as they are
+                finally:
+                    db.set_authorizer(None)
+                with _in_our_words(self.path):
+                    if not _settle(db, Settlement(claim, Outcome.DONE), self._clock.now_us()):
+                        raise ClaimLost
+                    db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> list[Entry]:
+        """Return the event's rows, with what dead letters hold."""
+        return self._entries("WHERE event.key = ?", [key], letter="letter.raw, letter.detail")
+
+    def scan(self, query: Query) -> Iterator[Entry]:
+        """Return what matches, the longest unchanged first."""
+        if query.entities:
+            yield from self._newest(query)
+            return
+        conditions, values = _conditions(query)
+        where = f"WHERE {' AND '.join(conditions)} ORDER BY event.changed_us LIMIT ?"
+        yield from self._entries(where, [*values, -1 if query.limit is None else query.limit])
+
+    def _entries(self, where: str, values: list[Any], letter: str = "NULL, ''") -> list[Entry]:
+        with self._lock, _in_our_words(self.path):
+            rows = self._db.execute(
+                "SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts,"  # noqa: S608 - built from constants
+                " event.envelope, event.changed_us, event.again_us,"
+                " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token"
+                " THEN entity.lease_until_us ELSE 0 END),"
+                f" coalesce(letter.reason, ''), {letter} FROM event LEFT JOIN letter USING (key, handler)"
+                f" LEFT JOIN entity ON entity.key = event.entity {where}",
+                values,
+            ).fetchall()
+        return [_entry(*row) for row in rows]
+
+    def _newest(self, query: Query) -> list[Entry]:
+        with self._lock, _in_our_words(self.path):
+            rows = self._db.execute(
+                "SELECT event.key, '', CASE WHEN entity.lease_until_us THEN 'claimed' ELSE 'done' END, event.topic,"
+                " event.time_ms, 0, event.envelope, entity.changed_us, 0, entity.lease_until_us, '', NULL, ''"
+                " FROM entity JOIN event ON event.key = entity.newest"
+                " WHERE ?1 IS NULL OR event.conversation = ?1 OR event.user = ?1"
+                " GROUP BY entity.key ORDER BY entity.changed_us LIMIT ?2",
+                (query.subject, -1 if query.limit is None else query.limit),
+            ).fetchall()
+        return [_entry(*row) for row in rows]
+
+    def counts(self) -> dict[Status, int]:
+        """Count events by status."""
+        with self._lock, _in_our_words(self.path):
+            rows = self._db.execute("SELECT status, count(*) FROM event GROUP BY status").fetchall()
+        return {Status(status): number for status, number in rows}
+
+    def purge(self, *, older_than_us: int) -> int:
+        """Forget what was settled before then, a little at a time, and entities that rest since."""
+        before_us = self._clock.now_us() - older_than_us
+        settled = ", ".join(f"'{status}'" for status in sorted(SETTLED))
+        forgotten = 0
+        while True:
+            with self._writing() as db:
+                number = db.execute(
+                    "DELETE FROM event WHERE (key, handler) IN (SELECT key, handler FROM event WHERE changed_us < ?"  # noqa: S608 - constants
+                    f" AND letter = 0 AND status IN ({settled}) LIMIT {PURGE_AT_ONCE})",
+                    (before_us,),
+                ).rowcount
+            forgotten += number
+            if number < PURGE_AT_ONCE:
+                break
+        with self._writing() as db:
+            db.execute("DELETE FROM entity WHERE changed_us < ?", (before_us,))
+        return forgotten
+
+
+# --- one event at a time, inside a transaction ---------------------------------------------------------
+
+
+def _claim(db: sqlite3.Connection, ask: Ask, call: Call) -> Answer:
+    before = _record(db, ask)
+    answer, record, entity = decide_claim(ask, before, _entity(db, ask), call)
+    _write(db, ask, before, record, entity)
+    return answer
+
+
+def _extend(db: sqlite3.Connection, claim: Claim, call: Call) -> bool:
+    before = _record(db, claim.ask)
+    kept, record, entity = decide_extend(claim, before, _entity(db, claim.ask), call)
+    _write(db, claim.ask, before, record, entity)
+    return kept
+
+
+def _settle(db: sqlite3.Connection, settlement: Settlement, now_us: int) -> bool:
+    ask = settlement.claim.ask
+    before = _record(db, ask)
+    kept, record, entity = decide_settle(settlement, before, _entity(db, ask), now_us)
+    _write(db, ask, before, record, entity)
+    if record is not None and settlement.letter is not None:
+        _write_letter(db, ask, settlement.letter)
+    return kept
+
+
+def _record(db: sqlite3.Connection, ask: Ask) -> Record | None:
+    row = db.execute(_READ_RECORD, (ask.key, ask.handler)).fetchone()
+    if row is None:
+        return None
+    status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, again_us, letter = row
+    return Record(
+        status=Status(status),
+        token=token,
+        nonce=nonce,
+        lease_until_us=lease_until_us,
+        alone=bool(alone),
+        attempts=attempts,
+        content=content,
+        envelope=envelope,
+        changed_us=changed_us,
+        again_us=again_us,
+        letter=bool(letter),
+    )
+
+
+def _entity(db: sqlite3.Connection, ask: Ask) -> Entity | None:
+    if ask.entity is None:
+        return None
+    row = db.execute(_READ_ENTITY, (ask.entity,)).fetchone()
+    if row is None:
+        return None
+    token, lease_until_us, state, moment, newest, line, unsure, changed_us = row
+    return Entity(
+        token=token,
+        lease_until_us=lease_until_us,
+        state=state,
+        moment=_moment(moment),
+        key=newest,
+        line=_moment(line),
+        unsure=bool(unsure),
+        changed_us=changed_us,
+    )
+
+
+def _write(
+    db: sqlite3.Connection, ask: Ask, before: Record | None, record: Record | None, entity: Entity | None
+) -> None:
+    if record is not None:
+        row = (*msgspec.structs.astuple(record), ask.key, ask.handler, ask.topic, ask.time_ms)
+        db.execute(_WRITE_RECORD, (*row, ask.conversation, ask.user, ask.entity))
+        if before is not None and before.letter and not record.letter:
+            db.execute("DELETE FROM letter WHERE key = ? AND handler = ?", (ask.key, ask.handler))
+    if entity is not None and ask.entity is not None:
+        moment, line = _encode(entity.moment), _encode(entity.line)
+        row = (ask.entity, entity.token, entity.lease_until_us, entity.state, moment, entity.key, line)
+        db.execute(_WRITE_ENTITY, (*row, entity.unsure, entity.changed_us))
+
+
+def _write_letter(db: sqlite3.Connection, ask: Ask, letter: Letter) -> None:
+    row = (ask.key, ask.handler, letter.raw, letter.reason, letter.detail)
+    db.execute("INSERT OR REPLACE INTO letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _entry(*row: Any) -> Entry:  # noqa: ANN401 - a row
+    key, handler, status, topic, time_ms, attempts, envelope, changed_us, again_us, lease, reason, raw, detail = row
+    return Entry(
+        key=key,
+        handler=handler,
+        status=Status(status),
+        topic=topic,
+        time_ms=time_ms,
+        attempts=attempts,
+        envelope=envelope,
+        changed_us=changed_us,
+        again_us=again_us,
+        lease_until_us=lease,
+        reason=reason,
+        raw=raw,
+        detail=detail or "",
+    )
+
+
+def _conditions(query: Query) -> tuple[list[str], list[Any]]:
+    conditions, values = ["1"], []
+    if query.statuses:
+        conditions.append(f"event.status IN ({', '.join('?' * len(query.statuses))})")
+        values += sorted(query.statuses)
+    if query.letters:
+        conditions.append("letter.key IS NOT NULL")
+    if query.topic is not None:
+        conditions.append("topic_matches(?, event.topic)")
+        values.append(query.topic)
+    if query.reason is not None:
+        conditions.append("instr(letter.reason, ?) > 0")
+        values.append(query.reason)
+    if query.since_us is not None:
+        conditions.append("event.changed_us >= ?")
+        values.append(query.since_us)
+    if query.until_us is not None:
+        conditions.append("event.changed_us < ?")
+        values.append(query.until_us)
+    if query.subject is not None:
+        conditions.append("(event.conversation = ? OR event.user = ?)")
+        values += [query.subject, query.subject]
+    return conditions, values
+
+
+def _agree_on_secret(db: sqlite3.Connection, secret: bytes | None) -> bytes:
+    """Take the ledger's own secret, or check that the one given is the one it was first opened with."""
+    kept = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('secret', 'secret check')"))
+    if not kept:
+        kept = {"secret check": _check(secret)} if secret else {"secret": secrets.token_bytes(32)}
+        db.executemany("INSERT INTO meta VALUES (?, ?)", kept.items())
+    own = kept.get("secret")
+    if own is not None and (secret is None or hmac.compare_digest(own, secret)):
+        return bytes(own)
+    if own is None and secret is not None and hmac.compare_digest(kept["secret check"], _check(secret)):
+        return secret
+    given = "another secret" if secret else "no secret"
+    raise LedgerRefused(
+        f"this ledger was first opened with {'its own' if own else 'a'} secret, and this worker has {given}: every "
+        "event would look fresh. Give it the same secret (ONCEBRIDGE_SECRET), or none if it made its own"
+    )
+
+
+def _check(secret: bytes) -> bytes:
+    return blake2b(secret, digest_size=16, person=b"ob1 check").digest()
+
+
+def _refuse_transaction_control(action: int, *_: object) -> int:
+    """Keep a handler from ending the transaction that is not its own; savepoints are fine."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+
+
+@contextmanager
+def _in_our_words(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours, with what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise LedgerUnavailable(f"{path}: {error}; {_advice(str(error), path)}") from error
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.NotSupportedError)):
+            raise
+        raise LedgerRefused(f"{path}: {error}; it is damaged or not a ledger: restore it or choose another file") from error
+    except OSError as error:
+        raise LedgerUnavailable(f"{path}: {error.strerror}; {_advice(str(error.strerror), path)}") from error
+
+
+def _advice(error: str, path: Path) -> str:
+    text = error.lower()
+    if "locked" in text or "busy" in text:
+        return "another process holds the file for long; look for a handler with an endless transaction"
+    if "full" in text or "no space" in text:
+        return "make room on the disk; nothing was acknowledged meanwhile"
+    if "readonly" in text or "permission" in text or "read-only" in text:
+        return f"let this user write to the file and to {path.parent}"
+    if "no such file" in text or "unable to open" in text:
+        return f"create the directory {path.parent}"
+    return "check the disk; nothing was acknowledged meanwhile"

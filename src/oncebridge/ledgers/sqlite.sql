@@ -1,0 +1,54 @@
+-- The SQLite ledger. Times are microseconds since 1970 by this machine's clock, times_ms milliseconds.
+-- Digests are keyed: nothing here but dead letters and envelope ids comes from a payload.
+
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+
+-- One row per event and handler.
+CREATE TABLE IF NOT EXISTS event (
+    key            BLOB    NOT NULL,           -- digest of the identity
+    handler        TEXT    NOT NULL,           -- stable name; '' for the one that needs none
+    status         TEXT    NOT NULL,           -- claimed retry release | done echo stale dead discard
+    token          INTEGER NOT NULL,           -- fences the claim; a state's is its entity's
+    nonce          BLOB    NOT NULL,           -- of the claim call, to know its repeat
+    lease_until_us INTEGER NOT NULL,           -- of a fact; 0 for a state
+    alone          INTEGER NOT NULL,           -- claimed with nothing else, so a run-out is its own
+    attempts       INTEGER NOT NULL,           -- failures, and run-outs alone
+    content        BLOB,                       -- digest, under an explicit id
+    envelope       TEXT,                       -- envelope id of the delivery that did the work
+    changed_us     INTEGER NOT NULL,
+    again_us       INTEGER NOT NULL,           -- of a retry: not before, as advice
+    letter         INTEGER NOT NULL,           -- 1 while a dead letter is kept
+    topic          TEXT    NOT NULL,
+    time_ms        INTEGER,
+    conversation   BLOB,                       -- digests, for find
+    user           BLOB,
+    entity         BLOB,
+    PRIMARY KEY (key, handler)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS event_conversation ON event (conversation) WHERE conversation IS NOT NULL;
+CREATE INDEX IF NOT EXISTS event_user ON event (user) WHERE user IS NOT NULL;
+CREATE INDEX IF NOT EXISTS event_unsettled ON event (status) WHERE status NOT IN ('done', 'echo', 'stale');
+
+-- One row per entity of a state topic: who holds it, and its newest done event.
+CREATE TABLE IF NOT EXISTS entity (
+    key            BLOB PRIMARY KEY,
+    token          INTEGER NOT NULL,
+    lease_until_us INTEGER NOT NULL,           -- 0: not held
+    state          BLOB,                       -- digest of the newest state
+    moment         BLOB    NOT NULL,           -- of the newest done event, as JSON
+    newest         BLOB,                       -- key of the newest done event
+    line           BLOB    NOT NULL,           -- by which stale is judged, as JSON
+    unsure         INTEGER NOT NULL,           -- 1: a claim since ended otherwise than done
+    changed_us     INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What dead letters hold: the only place for whole payloads.
+CREATE TABLE IF NOT EXISTS letter (
+    key     BLOB NOT NULL,
+    handler TEXT NOT NULL,
+    raw     BLOB NOT NULL,
+    reason  TEXT NOT NULL,                     -- free of personal data
+    detail  TEXT NOT NULL,
+    PRIMARY KEY (key, handler)
+);

@@ -1,0 +1,29 @@
+"""The one retry policy: capped exponential backoff with full jitter."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+_jitter = random.Random()  # noqa: S311 - spreads load, guards nothing
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often an event is tried, and how long to wait in between."""
+
+    attempts: int = 10
+    base_seconds: float = 0.1
+    cap_seconds: float = 30.0
+
+    def is_last(self, attempt: int) -> bool:
+        """Tell whether no attempt may follow this one."""
+        return attempt >= self.attempts
+
+    def ceiling_seconds(self, attempt: int) -> float:
+        """Return the longest wait after this attempt."""
+        return float(min(self.cap_seconds, self.base_seconds * 2 ** min(attempt - 1, 60)))
+
+    def delay_seconds(self, attempt: int) -> float:
+        """Draw the wait after this attempt: anywhere up to the ceiling, so that workers do not march in step."""
+        return _jitter.uniform(0, self.ceiling_seconds(attempt))

@@ -1,0 +1,269 @@
+"""Environment and file into settings: the only place that reads them.
+
+What a program gives wins over `ONCEBRIDGE_*`, that over `oncebridge.toml`, that over the defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oncebridge.errors import ConfigurationError, MissingExtra
+from oncebridge.retry import RetryPolicy
+from oncebridge.topics import ECHO_WINDOW_MS, Field, Kind, Profile, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FILE_NAME: Final = "oncebridge.toml"
+DEFAULT_LEDGER: Final = "sqlite:///oncebridge.db"
+SECRET_BYTES_MIN: Final = 16
+SECRET_BYTES_MAX: Final = 64  # as much as the hash takes
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set."""
+
+    ledger: str = DEFAULT_LEDGER
+    secret: bytes | None = None
+    #: How long a claim runs before others may take it over; extended while its handler works.
+    lease_seconds: float = 60.0
+    #: How long a handler may work before its claim is no longer extended.
+    handler_timeout_seconds: float = 900.0
+    #: How long to wait for an event that somebody else is working on, before it is handed back.
+    busy_wait_seconds: float = 2.0
+    #: How long the end of a claim may wait to be written together with others.
+    settle_within_seconds: float = 0.001
+    retention_days: float = 30.0
+    concurrency: int = 1
+    #: Whether each named archive replay processes every event once more.
+    replays_anew: bool = False
+    retry: RetryPolicy = RetryPolicy()
+    profiles: tuple[Profile, ...] = ()
+
+    def __repr__(self) -> str:
+        """Show neither the secret nor the ledger's URL, which may hold a password."""
+        return f"<Settings lease {self.lease_seconds} s, retention {self.retention_days} days>"
+
+
+def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> Settings:  # noqa: ANN401 - settings
+    """Join what the program gives, the environment and the file. A file that is named must exist."""
+    chosen = path or os.environ.get("ONCEBRIDGE_SETTINGS")
+    tables = _read_file(Path(chosen or FILE_NAME), must_exist=chosen is not None)
+    from_file = _check_tables(tables, str(chosen or FILE_NAME))
+    from_environment = _read_environment(os.environ)
+    values = {**from_file, **from_environment, **{name: value for name, value in given.items() if value is not None}}
+    retry = {name: values.pop(name) for name in _RETRY if name in values}
+    return Settings(**values, retry=RetryPolicy(**retry))
+
+
+# --- what can be set, and what is right ---------------------------------------------------------------
+
+
+def _number(low: float, high: float) -> Callable[[Any], float]:
+    def check(value: Any) -> float:  # noqa: ANN401 - from outside
+        number = float(value)
+        if isinstance(value, bool) or not low <= number <= high:
+            raise ValueError
+        return number
+
+    check.__doc__ = f"a number from {low:g} to {high:g}"
+    return check
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:  # noqa: ANN401 - from outside
+        number = int(value)
+        if isinstance(value, bool) or number != float(value) or not low <= number <= high:
+            raise ValueError
+        return number
+
+    check.__doc__ = f"a whole number from {low} to {high}"
+    return check
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - from outside
+    """a text that is not empty"""  # noqa: D400, D403 - completes "expected ..."
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def _flag(value: Any) -> bool:  # noqa: ANN401 - from outside
+    """true or false"""  # noqa: D400, D403 - completes "expected ..."
+    known = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
+    if isinstance(value, str):
+        value = value.lower()
+    if isinstance(value, (bool, str)) and value in known:
+        return known[value]
+    raise ValueError
+
+
+_TOP: Final[dict[str, Callable[[Any], Any]]] = {
+    "ledger": _text,
+    "secret_file": _text,
+    "lease_seconds": _number(0.1, 43_200),
+    "handler_timeout_seconds": _number(0.1, 86_400),
+    "busy_wait_seconds": _number(0, 3600),
+    "settle_within_seconds": _number(0, 10),
+    "retention_days": _number(0, 36_500),
+    "concurrency": _whole(1, 256),
+    "replays_anew": _flag,
+}
+_RETRY: Final[dict[str, Callable[[Any], Any]]] = {
+    "attempts": _whole(1, 1000),
+    "base_seconds": _number(0, 3600),
+    "cap_seconds": _number(0, 86_400),
+}
+_TABLES: Final = ("retry", "topics")
+
+
+def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise ConfigurationError(f"{path}: no such file; create it or unset ONCEBRIDGE_SETTINGS") from None
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not TOML: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+
+
+def _check_tables(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in tables.items():
+        if name in _TABLES and not isinstance(value, dict):
+            raise ConfigurationError(f"{file}: {name}: expected a table, got {value!r}; write it as [{name}]")
+        if name == "retry":
+            values |= _check(_RETRY, value, file, "[retry]")
+        elif name == "topics":
+            values["profiles"] = tuple(_profile(topic, fields, file) for topic, fields in value.items())
+        elif name == "secret":
+            raise ConfigurationError(f"{file}: secret: keep it out of this file; name a file in secret_file instead")
+        else:
+            values |= _check(_TOP, {name: value}, file, "")
+    return _with_secret_file(values)
+
+
+def _check(known: Mapping[str, Callable[[Any], Any]], given: Mapping[str, Any], file: str, table: str) -> dict[str, Any]:
+    return {name: _check_one(known, name, value, f"{file}: {table} {name}".replace("  ", " ")) for name, value in given.items()}
+
+
+def _check_one(known: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - from outside
+    if name not in known:
+        names = [*known, *(_TABLES if known is _TOP else ())]
+        close = difflib.get_close_matches(name, names, n=1)
+        fix = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+        raise ConfigurationError(f"{where}: no such setting; {fix}")
+    try:
+        return known[name](value)
+    except (ValueError, TypeError, OverflowError):
+        raise ConfigurationError(f"{where}: expected {known[name].__doc__}, got {value!r}") from None
+
+
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Read `ONCEBRIDGE_NAME` for each setting; `ONCEBRIDGE_RETRY_NAME` for those of the table `retry`."""
+    names = {f"ONCEBRIDGE_{name.upper()}": (_TOP, name) for name in _TOP}
+    names |= {f"ONCEBRIDGE_RETRY_{name.upper()}": (_RETRY, name) for name in _RETRY}
+    values = {}
+    for variable, (known, name) in names.items():
+        if environment.get(variable):
+            values[name] = _check_one(known, name, environment[variable], variable)
+    values = _with_secret_file(values)
+    if environment.get("ONCEBRIDGE_SECRET"):
+        values["secret"] = _secret(environment["ONCEBRIDGE_SECRET"].encode(), "ONCEBRIDGE_SECRET")
+    return values
+
+
+def _with_secret_file(values: dict[str, Any]) -> dict[str, Any]:
+    path = values.pop("secret_file", None)
+    if path is not None:
+        try:
+            values["secret"] = _secret(Path(path).read_bytes().strip(), f"secret_file {path}")
+        except OSError as error:
+            raise ConfigurationError(f"secret_file {path}: {error.strerror}") from None
+    return values
+
+
+def _secret(secret: bytes, where: str) -> bytes:
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        # Its length may be told, its content never.
+        raise ConfigurationError(
+            f"{where}: a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, this one has {len(secret)}; "
+            "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return secret
+
+
+# --- users' own profiles ------------------------------------------------------------------------------
+
+
+def _profile(topic: str, given: Any, file: str) -> Profile:  # noqa: ANN401 - from outside
+    """Check one `[topics."..."]` table."""
+    table = f'[topics."{topic}"]'
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{file}: {table}: expected a table, got {given!r}")
+    values = _check(_PROFILE, given, file, table)
+    if values.get("kind") is not Kind.STATE:
+        for name in ("entity", "version", "echo_window_ms", "stale"):
+            if name in values:
+                raise ConfigurationError(f'{file}: {table} {name}: only a state has it; set kind = "state" or drop it')
+    return Profile(topic=topic, **values)
+
+
+def _kind(value: Any) -> Kind:  # noqa: ANN401 - from outside
+    """fact, state or sample"""  # noqa: D400, D403 - completes "expected ..."
+    return Kind(value)
+
+
+def _field(value: Any) -> Field:  # noqa: ANN401 - from outside
+    """a JMESPath expression such as data.id"""  # noqa: D400, D403 - completes "expected ..."
+    if _PLAIN.fullmatch(_text(value)):
+        return plain(value)
+    try:
+        import jmespath  # noqa: PLC0415 - only where an expression needs it
+    except ImportError:
+        raise MissingExtra(
+            f"the expression {value!r} needs jmespath; install it with: pip install 'oncebridge[cli]'"
+        ) from None
+    try:
+        return Field(value, (), jmespath.compile(value).search)
+    except jmespath.exceptions.JMESPathError as error:
+        raise ValueError from error
+
+
+def _fields(value: Any) -> tuple[Field, ...]:  # noqa: ANN401 - from outside
+    """a JMESPath expression such as data.id, or a list of them"""  # noqa: D400, D403 - completes "expected ..."
+    return tuple(_field(item) for item in (value if isinstance(value, list) else [value]))
+
+
+def _paths(value: Any) -> tuple[Field, ...]:  # noqa: ANN401 - from outside
+    """a path such as data.updatedAt or participants[].score, or a list of them"""  # noqa: D400, D403 - completes
+    items = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) and _PATH.fullmatch(item) for item in items):
+        raise ValueError
+    return tuple(plain(item) for item in items)
+
+
+_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_PLAIN: Final = re.compile(rf"{_NAME}(?:\.{_NAME})*")
+_PATH: Final = re.compile(rf"{_NAME}(?:\[\])*(?:\.{_NAME}(?:\[\])*)*")
+_PROFILE: Final[dict[str, Callable[[Any], Any]]] = {
+    "kind": _kind,
+    "entity": _fields,
+    "time": _fields,
+    "explicit_id": _field,
+    "version": _field,
+    "exclude": _paths,
+    "echo_window_ms": _whole(0, 86_400_000),
+    "stale": _flag,
+}
+assert ECHO_WINDOW_MS <= 86_400_000  # noqa: S101 - our own default is allowed

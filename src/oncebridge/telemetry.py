@@ -1,0 +1,103 @@
+"""One record per move, for logs and counters: the only place that logs or counts.
+
+Records hold keys, topics and verdicts, never what a payload says: contact-centre events are full of
+phone numbers, names and transcripts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+logger = logging.getLogger("oncebridge")
+logger.addHandler(logging.NullHandler())
+
+#: The columns of the books; `received` is always their sum.
+COLUMNS: Final = ("processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "retrying")
+
+
+class Books:
+    """Counts the deliveries of one run, each in exactly one column."""
+
+    def __init__(self) -> None:
+        """Start at nought."""
+        self.received = 0
+        self._columns = dict.fromkeys(COLUMNS, 0)
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        """Show what has happened so far."""
+        filled = ", ".join(f"{name} {number}" for name, number in self._columns.items() if number)
+        return f"<Books received {self.received}: {filled or 'nothing settled'}>"
+
+    def receive(self, number: int = 1) -> None:
+        """Note deliveries as they arrive, before anything else is known of them."""
+        with self._lock:
+            self.received += number
+
+    def enter(self, column: str) -> None:
+        """Note where a delivery ended."""
+        with self._lock:
+            self._columns[column] += 1
+
+    def as_dict(self) -> dict[str, int | bool]:
+        """Return the books; whatever has no column yet is still retrying."""
+        with self._lock:
+            columns = dict(self._columns)
+            columns["retrying"] += self.received - sum(columns.values())
+            return {"received": self.received, **columns, "balanced": columns["retrying"] >= 0}
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """One move of one event: a verdict given, or a claim settled."""
+
+    move: str  # claimed, settled, extended, lost
+    key: str
+    topic: str
+    handler: str = ""
+    verdict: str | None = None
+    outcome: str | None = None
+    attempt: int = 1
+    reason: str = ""
+    duration_ms: float | None = None
+
+
+class Telemetry:
+    """Writes moves to the log, and to whoever else listens."""
+
+    def __init__(self, observers: tuple[Callable[[Move], None], ...] = ()) -> None:
+        """Take observers, which are called with every move."""
+        self._observers = observers
+
+    @property
+    def listening(self) -> bool:
+        """Whether anybody wants moves: making them costs time that nobody may have asked for."""
+        return bool(self._observers) or logger.isEnabledFor(logging.INFO)
+
+    def record(self, move: Move) -> None:
+        """Tell everybody of one move."""
+        for observer in self._observers:
+            observer(move)
+        if logger.isEnabledFor(logging.INFO):
+            fields = {name: value for name, value in msgspec.structs.asdict(move).items() if value not in (None, "")}
+            logger.info(move.move, extra={"oncebridge": fields})
+
+    def warn(self, message: str, **fields: object) -> None:
+        """Tell of something that is not a move, but that somebody should know."""
+        logger.warning(message, extra={"oncebridge": fields})
+
+
+class JSONFormatter(logging.Formatter):
+    """Writes each log record as one JSON object a line; control characters cannot forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Join the message and the fields."""
+        fields: Mapping[str, Any] = getattr(record, "oncebridge", {})
+        line = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage(), **fields}
+        return msgspec.json.encode(line).decode()
