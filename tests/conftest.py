@@ -20,9 +20,7 @@ if TEST_SOURCE:  # also for the processes that tests start
     os.environ["PYTHONPATH"] = str(SOURCE)
 
 # No deadlines: a busy machine is not a bug. In CI the same commit gives the same examples.
-hypothesis.settings.register_profile(
-    "oncebridge", deadline=None, print_blob=True, derandomize="CI" in os.environ
-)
+hypothesis.settings.register_profile("oncebridge", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("oncebridge")
 
 

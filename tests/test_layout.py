@@ -29,12 +29,12 @@ ORDER = [
     "breaker",
     "telemetry",
     "handlers",
+    "settings",
     "sinks",
     "intake",
     "deadletters",
     "bridge",
     "diagnosis",
-    "settings",
     "service",
     "simulation",
     "cli",
@@ -146,9 +146,7 @@ def imports_from_above(module: str, source: str) -> list[str]:
     for name in imports_within(module, source):
         line = line_of(name)
         if line is None or line in FACES:
-            found.append(
-                f"{module}: imports {name or PACKAGE!r}, which is the outside of the package or unknown"
-            )
+            found.append(f"{module}: imports {name or PACKAGE!r}, which is the outside of the package or unknown")
         elif ORDER.index(line) > ORDER.index(own):
             found.append(f"{module}: imports {name}, but {line} comes after {own}")
     return found
@@ -160,10 +158,7 @@ def reads_no_time(module: str, source: str) -> list[str]:
         return []
     imports = {name for name in imported_names(module, source) if name.split(".")[0] == "time"}
     calls = TIME_CALLS & set(used_names(source))
-    return [
-        f"{module}: {name} reads the time; take a clock from {PACKAGE}.clock"
-        for name in sorted(imports | calls)
-    ]
+    return [f"{module}: {name} reads the time; take a clock from {PACKAGE}.clock" for name in sorted(imports | calls)]
 
 
 def does_not_log(module: str, source: str) -> list[str]:

@@ -19,7 +19,7 @@ from oncebridge.event import Envelope, Event
 from oncebridge.intake.results import Result
 from oncebridge.settings import Settings
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - grouped by who needs it
     # The bridge
     "Bridge",
     "Settings",

@@ -45,7 +45,7 @@ class Bridge:
         self._flow: Flow | None = None
 
     @classmethod
-    def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:  # noqa: ANN401 - settings
+    def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:
         """Make a bridge from `oncebridge.toml`, the environment and what is given here."""
         settings = load_settings(path, **given)
         return cls(settings.ledger, settings=settings)
@@ -107,7 +107,13 @@ class Bridge:
         if self._flow is None:
             secret = self.ledger.open(self.settings.secret)
             self._flow = Flow(
-                self.ledger, secret, self.handlers, self._profiles, self.settings, self._telemetry, self._clock
+                self.ledger,
+                secret,
+                handlers=self.handlers,
+                profiles=self._profiles,
+                settings=self.settings,
+                telemetry=self._telemetry,
+                clock=self._clock,
             )
         return self._flow
 

@@ -87,7 +87,9 @@ def as_bytes(raw: object) -> bytes:
     if isinstance(raw, (bytearray, memoryview)):
         return bytes(raw)
     try:
-        text = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = (
+            raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        )
         return text.encode()
     except UnicodeEncodeError:
         raise Unreadable("text holds half of a surrogate pair, which is no character") from None
@@ -130,7 +132,7 @@ def _is_faithful(tree: object, data: bytes) -> bool:
     return again == data or (b'": ' in data and again == data.replace(b'": ', b'":').replace(b", ", b","))
 
 
-def _read_exactly(data: bytes) -> Any:  # noqa: ANN401 - JSON
+def _read_exactly(data: bytes) -> Any:
     """Read JSON slowly, keeping numbers as written and refusing what is ambiguous."""
     try:
         text = data.decode()
@@ -181,7 +183,7 @@ def _integer(text: str) -> int | msgspec.Raw:
     return msgspec.Raw(b"-0") if text == "-0" else int(text)
 
 
-def _refuse_constant(name: str) -> Any:  # noqa: ANN401 - never returns
+def _refuse_constant(name: str) -> Any:
     raise Unreadable(f"holds {name}, which is not JSON")
 
 
@@ -253,7 +255,7 @@ def type_name(value: object) -> str:
 # --- from the tree to the event ----------------------------------------------------------------------
 
 
-def _event(tree: Any, exact: Any, raw: bytes) -> Event:  # noqa: ANN401 - JSON
+def _event(tree: Any, exact: Any, raw: bytes) -> Event:
     """Tell the three shapes apart: an envelope, Genesys' notification alone, a hand-made object."""
     if type(tree) is not dict:
         raise Unreadable(f"is {type_name(tree)}, not an object")

@@ -129,7 +129,7 @@ def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
     return Moment((), version, echoes=False), False
 
 
-def read_time(value: Any) -> tuple[int, bool] | None:  # noqa: ANN401 - JSON
+def read_time(value: Any) -> tuple[int, bool] | None:
     """Return nanoseconds since 1970 and whether milliseconds were given; None where it is no time."""
     kind = type(value)
     if kind is str:
@@ -199,7 +199,7 @@ def _time_ms(moment: Moment) -> int | None:
     return max((time // NS_PER_MS for time in moment.times if time is not None), default=None)
 
 
-def _id_bytes(value: Any) -> bytes | None:  # noqa: ANN401 - JSON
+def _id_bytes(value: Any) -> bytes | None:
     """Write an id so that the text "1" and the number 1 stay apart; None where there is none."""
     if value is None or value == "" or isinstance(value, (dict, list, bool)):
         return None
@@ -214,7 +214,7 @@ def without(body: dict[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
     return body
 
 
-def _without_path(node: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - JSON
+def _without_path(node: Any, path: tuple[str, ...]) -> Any:
     name, rest = path[0], path[1:]
     if name == "[]":
         return [_without_path(item, rest) for item in node] if type(node) is list and rest else node

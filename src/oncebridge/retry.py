@@ -6,7 +6,7 @@ import random
 
 import msgspec
 
-_jitter = random.Random()  # noqa: S311 - spreads load, guards nothing
+_jitter = random.Random()
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ import msgspec
 
 from oncebridge.errors import ConfigurationError, MissingExtra
 from oncebridge.retry import RetryPolicy
-from oncebridge.topics import ECHO_WINDOW_MS, Field, Kind, Profile, plain
+from oncebridge.topics import Field, Kind, Profile, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return f"<Settings lease {self.lease_seconds} s, retention {self.retention_days} days>"
 
 
-def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> Settings:  # noqa: ANN401 - settings
+def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> Settings:
     """Join what the program gives, the environment and the file. A file that is named must exist."""
     chosen = path or os.environ.get("ONCEBRIDGE_SETTINGS")
     tables = _read_file(Path(chosen or FILE_NAME), must_exist=chosen is not None)
@@ -66,57 +66,63 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
 # --- what can be set, and what is right ---------------------------------------------------------------
 
 
-def _number(low: float, high: float) -> Callable[[Any], float]:
-    def check(value: Any) -> float:  # noqa: ANN401 - from outside
+class Check(msgspec.Struct, frozen=True):
+    """What a setting must be: in words, and as a function that raises ValueError for anything else."""
+
+    expected: str
+    read: Callable[[Any], Any]
+
+
+def _number(low: float, high: float) -> Check:
+    def read(value: Any) -> float:
         number = float(value)
         if isinstance(value, bool) or not low <= number <= high:
             raise ValueError
         return number
 
-    check.__doc__ = f"a number from {low:g} to {high:g}"
-    return check
+    return Check(f"a number from {low:g} to {high:g}", read)
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:  # noqa: ANN401 - from outside
+def _whole(low: int, high: int) -> Check:
+    def read(value: Any) -> int:
         number = int(value)
         if isinstance(value, bool) or number != float(value) or not low <= number <= high:
             raise ValueError
         return number
 
-    check.__doc__ = f"a whole number from {low} to {high}"
-    return check
+    return Check(f"a whole number from {low} to {high}", read)
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 - from outside
-    """a text that is not empty"""  # noqa: D400, D403 - completes "expected ..."
+def _read_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError
     return value
 
 
-def _flag(value: Any) -> bool:  # noqa: ANN401 - from outside
-    """true or false"""  # noqa: D400, D403 - completes "expected ..."
-    known = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
-    if isinstance(value, str):
-        value = value.lower()
-    if isinstance(value, (bool, str)) and value in known:
-        return known[value]
-    raise ValueError
+def _read_flag(value: Any) -> bool:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.lower() not in known:
+        raise ValueError
+    return known[value.lower()]
 
 
-_TOP: Final[dict[str, Callable[[Any], Any]]] = {
-    "ledger": _text,
-    "secret_file": _text,
+_TEXT: Final = Check("a text that is not empty", _read_text)
+_FLAG: Final = Check("true or false", _read_flag)
+
+_TOP: Final = {
+    "ledger": _TEXT,
+    "secret_file": _TEXT,
     "lease_seconds": _number(0.1, 43_200),
     "handler_timeout_seconds": _number(0.1, 86_400),
     "busy_wait_seconds": _number(0, 3600),
     "settle_within_seconds": _number(0, 10),
     "retention_days": _number(0, 36_500),
     "concurrency": _whole(1, 256),
-    "replays_anew": _flag,
+    "replays_anew": _FLAG,
 }
-_RETRY: Final[dict[str, Callable[[Any], Any]]] = {
+_RETRY: Final = {
     "attempts": _whole(1, 1000),
     "base_seconds": _number(0, 3600),
     "cap_seconds": _number(0, 86_400),
@@ -153,20 +159,23 @@ def _check_tables(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
     return _with_secret_file(values)
 
 
-def _check(known: Mapping[str, Callable[[Any], Any]], given: Mapping[str, Any], file: str, table: str) -> dict[str, Any]:
-    return {name: _check_one(known, name, value, f"{file}: {table} {name}".replace("  ", " ")) for name, value in given.items()}
+def _check(known: Mapping[str, Check], given: Mapping[str, Any], file: str, table: str) -> dict[str, Any]:
+    return {
+        name: _check_one(known, name, value, f"{file}: {table} {name}".replace("  ", " "))
+        for name, value in given.items()
+    }
 
 
-def _check_one(known: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:  # noqa: ANN401 - from outside
+def _check_one(known: Mapping[str, Check], name: str, value: Any, where: str) -> Any:
     if name not in known:
         names = [*known, *(_TABLES if known is _TOP else ())]
         close = difflib.get_close_matches(name, names, n=1)
         fix = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
         raise ConfigurationError(f"{where}: no such setting; {fix}")
     try:
-        return known[name](value)
+        return known[name].read(value)
     except (ValueError, TypeError, OverflowError):
-        raise ConfigurationError(f"{where}: expected {known[name].__doc__}, got {value!r}") from None
+        raise ConfigurationError(f"{where}: expected {known[name].expected}, got {value!r}") from None
 
 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -206,7 +215,7 @@ def _secret(secret: bytes, where: str) -> bytes:
 # --- users' own profiles ------------------------------------------------------------------------------
 
 
-def _profile(topic: str, given: Any, file: str) -> Profile:  # noqa: ANN401 - from outside
+def _profile(topic: str, given: Any, file: str) -> Profile:
     """Check one `[topics."..."]` table."""
     table = f'[topics."{topic}"]'
     if not isinstance(given, dict):
@@ -219,17 +228,16 @@ def _profile(topic: str, given: Any, file: str) -> Profile:  # noqa: ANN401 - fr
     return Profile(topic=topic, **values)
 
 
-def _kind(value: Any) -> Kind:  # noqa: ANN401 - from outside
-    """fact, state or sample"""  # noqa: D400, D403 - completes "expected ..."
-    return Kind(value)
+_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_PLAIN: Final = re.compile(rf"{_NAME}(?:\.{_NAME})*")
+_PATH: Final = re.compile(rf"{_NAME}(?:\[\])*(?:\.{_NAME}(?:\[\])*)*")
 
 
-def _field(value: Any) -> Field:  # noqa: ANN401 - from outside
-    """a JMESPath expression such as data.id"""  # noqa: D400, D403 - completes "expected ..."
-    if _PLAIN.fullmatch(_text(value)):
+def _read_field(value: Any) -> Field:
+    if _PLAIN.fullmatch(_read_text(value)):
         return plain(value)
     try:
-        import jmespath  # noqa: PLC0415 - only where an expression needs it
+        import jmespath
     except ImportError:
         raise MissingExtra(
             f"the expression {value!r} needs jmespath; install it with: pip install 'oncebridge[cli]'"
@@ -240,30 +248,27 @@ def _field(value: Any) -> Field:  # noqa: ANN401 - from outside
         raise ValueError from error
 
 
-def _fields(value: Any) -> tuple[Field, ...]:  # noqa: ANN401 - from outside
-    """a JMESPath expression such as data.id, or a list of them"""  # noqa: D400, D403 - completes "expected ..."
-    return tuple(_field(item) for item in (value if isinstance(value, list) else [value]))
+def _read_fields(value: Any) -> tuple[Field, ...]:
+    return tuple(_read_field(item) for item in (value if isinstance(value, list) else [value]))
 
 
-def _paths(value: Any) -> tuple[Field, ...]:  # noqa: ANN401 - from outside
-    """a path such as data.updatedAt or participants[].score, or a list of them"""  # noqa: D400, D403 - completes
+def _read_paths(value: Any) -> tuple[Field, ...]:
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str) and _PATH.fullmatch(item) for item in items):
         raise ValueError
     return tuple(plain(item) for item in items)
 
 
-_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
-_PLAIN: Final = re.compile(rf"{_NAME}(?:\.{_NAME})*")
-_PATH: Final = re.compile(rf"{_NAME}(?:\[\])*(?:\.{_NAME}(?:\[\])*)*")
-_PROFILE: Final[dict[str, Callable[[Any], Any]]] = {
-    "kind": _kind,
-    "entity": _fields,
-    "time": _fields,
-    "explicit_id": _field,
-    "version": _field,
-    "exclude": _paths,
+_FIELD: Final = Check("a JMESPath expression such as data.id", _read_field)
+_FIELDS: Final = Check("a JMESPath expression such as data.id, or a list of them", _read_fields)
+_PATHS: Final = Check("a path such as data.updatedAt or participants[].score, or a list of them", _read_paths)
+_PROFILE: Final = {
+    "kind": Check("fact, state or sample", Kind),
+    "entity": _FIELDS,
+    "time": _FIELDS,
+    "explicit_id": _FIELD,
+    "version": _FIELD,
+    "exclude": _PATHS,
     "echo_window_ms": _whole(0, 86_400_000),
-    "stale": _flag,
+    "stale": _FLAG,
 }
-assert ECHO_WINDOW_MS <= 86_400_000  # noqa: S101 - our own default is allowed

@@ -32,7 +32,7 @@ class Field(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
     search: Callable[[Any], Any] | None = None
 
-    def read(self, body: Any) -> Any:  # noqa: ANN401 - JSON
+    def read(self, body: Any) -> Any:
         """Return what stands there, or None."""
         if self.search is not None:
             return self.search(body)
@@ -113,15 +113,17 @@ BUILT_IN: Final[tuple[Profile, ...]] = (
     *_rows("v2.operations.events.{id}", kind=Kind.FACT, time="timestamp"),
     # A work item's event tells what was done to it (operation, changes), not only how it is now.
     *_rows(
-        "v2.taskmanagement.workitems.{id} v2.taskmanagement.workitems.queues.{id} v2.taskmanagement.workitems.users.{id}",
+        "v2.taskmanagement.workitems.{id} v2.taskmanagement.workitems.queues.{id} "
+        "v2.taskmanagement.workitems.users.{id}",
         kind=Kind.FACT, time="dateModified",
     ),
     *_rows("v2.outbound.{channel}.campaigns.contact.{moment}", kind=Kind.FACT, time="eventTime"),
     *_rows("v2.webmessaging.deployments.{id}.undelivered.messages", kind=Kind.FACT, time="eventTimeMs"),
     # Samples: readings. They have no time of their own, and equal readings recur.
     *_rows(
-        "v2.analytics.queues.{id}.observations v2.analytics.queues.{id}.activity v2.analytics.users.{id}.aggregates "
-        "v2.analytics.flow.{id}.aggregates v2.analytics.flowoutcome.{id}.aggregates v2.analytics.wrapup.{id}.aggregates",
+        "v2.analytics.queues.{id}.observations v2.analytics.queues.{id}.activity "
+        "v2.analytics.users.{id}.aggregates v2.analytics.flow.{id}.aggregates "
+        "v2.analytics.flowoutcome.{id}.aggregates v2.analytics.wrapup.{id}.aggregates",
         kind=Kind.SAMPLE,
     ),
     # States: how something is now.

@@ -67,6 +67,7 @@ class Flow:
         self,
         ledger: Ledger,
         secret: bytes,
+        *,
         handlers: Handlers,
         profiles: Profiles,
         settings: Settings,
@@ -74,13 +75,13 @@ class Flow:
         clock: Clock,
     ) -> None:
         """Take the parts; nothing is started before there is work."""
-        self._ledger = ledger
-        self._secret = secret
+        self.ledger = ledger
+        self.secret = secret
+        self.clock = clock
         self._handlers = handlers
         self._profiles = profiles
         self._settings = settings
         self._telemetry = telemetry
-        self._clock = clock
         self._lease_us = int(settings.lease_seconds * 1_000_000)
         timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
         self._keeper = Keeper(ledger, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
@@ -90,10 +91,10 @@ class Flow:
         for handler in handlers:
             check_transaction(handler, ledger)
 
-    def run(self, raws: Sequence[Any]) -> list[Result]:
+    def run(self, raws: Sequence[Any], *, busy_wait_seconds: float | None = None) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order."""
         deliveries = [self.tasks(raw) for raw in raws]
-        self.work_off([task for tasks in deliveries for task in tasks])
+        self.work_off([task for tasks in deliveries for task in tasks], busy_wait_seconds=busy_wait_seconds)
         return [
             joined([_ended(task) for task in tasks]) if tasks else self._unhandled(raw)
             for raw, tasks in zip(raws, deliveries, strict=True)
@@ -106,14 +107,14 @@ class Flow:
 
     # --- parse and identify --------------------------------------------------------------------------
 
-    def tasks(self, raw: Any) -> list[Task]:  # noqa: ANN401 - whatever arrives
+    def tasks(self, raw: Any) -> list[Task]:
         """Read one delivery, and return a task for each handler that takes it."""
         try:
             event = parse(raw)
         except Unreadable as error:
             return [self._unreadable(raw, str(error))]
         profile = self._profiles.of(event)
-        identity = identify(event, profile, self._secret, replays_anew=self._settings.replays_anew)
+        identity = identify(event, profile, self.secret, replays_anew=self._settings.replays_anew)
         named = replace(
             event,
             key=key_text(identity.key),
@@ -144,28 +145,27 @@ class Flow:
         """Give a named handler entities of its own: it may be behind or ahead of the others."""
         if not handler.name:
             return ask
-        entity = None if ask.entity is None else digest(self._secret, b"entity", (ask.entity, handler.name.encode()))
+        entity = None if ask.entity is None else digest(self.secret, b"entity", (ask.entity, handler.name.encode()))
         return replace(ask, handler=handler.name, entity=entity)
 
-    def _unreadable(self, raw: Any, reason: str) -> Task:  # noqa: ANN401 - whatever arrived
+    def _unreadable(self, raw: Any, reason: str) -> Task:
         try:
             data = as_bytes(raw)
         except Unreadable:
             data = repr(raw).encode(errors="backslashreplace")
-        ask = Ask(key=unreadable_key(self._secret, data))
+        ask = Ask(key=unreadable_key(self.secret, data))
         return Task(ask=ask, raw=data, bury=f"unreadable: {reason}", reported=Verdict.DEAD)
 
-    def _unhandled(self, raw: Any) -> Result:  # noqa: ANN401 - whatever arrived
+    def _unhandled(self, raw: Any) -> Result:
         event = parse(raw)
-        return Result(
-            verdict=Verdict.FRESH, reason="no handler", topic=event.topic, envelope=event.envelope.id
-        )
+        return Result(verdict=Verdict.FRESH, reason="no handler", topic=event.topic, envelope=event.envelope.id)
 
     # --- rounds --------------------------------------------------------------------------------------
 
-    def work_off(self, tasks: list[Task]) -> None:
+    def work_off(self, tasks: list[Task], *, busy_wait_seconds: float | None = None) -> None:
         """Give every task a result, round by round."""
-        give_up_us = self._clock.monotonic_us() + int(self._settings.busy_wait_seconds * 1_000_000)
+        wait_seconds = self._settings.busy_wait_seconds if busy_wait_seconds is None else busy_wait_seconds
+        give_up_us = self.clock.monotonic_us() + int(wait_seconds * 1_000_000)
         ended: dict[tuple[bytes, str], Task] = {}
         pending = tasks
         while pending:
@@ -187,13 +187,13 @@ class Flow:
 
     def _wait_or_give_up(self, busy: list[Task], ended: dict[tuple[bytes, str], Task], give_up_us: int) -> None:
         """Wait for what is busy, while nothing is held; when time is up, let it come again."""
-        left_us = give_up_us - self._clock.monotonic_us()
+        left_us = give_up_us - self.clock.monotonic_us()
         if left_us > 0:
             soonest_us = min(task.answer.busy_us for task in busy if task.answer is not None)
-            self._clock.wait(self.stopping, max(1000, min(soonest_us, POLL_US, left_us)) / 1_000_000)
+            self.clock.wait(self.stopping, max(1000, min(soonest_us, POLL_US, left_us)) / 1_000_000)
             return
         for task in busy:
-            assert task.answer is not None  # noqa: S101 - busy is an answer
+            assert task.answer is not None
             task.result = self._result(task, task.answer, again_in_us=task.answer.busy_us)
             ended[task.at] = task
 
@@ -236,7 +236,7 @@ class Flow:
 
     def _turn_into_conflict(self, task: Task) -> None:
         """Let a conflict go on as a dead letter under its identity and content."""
-        key = conflict_key(self._secret, task.ask.key, task.ask.content)
+        key = conflict_key(self.secret, task.ask.key, task.ask.content)
         task.ask = replace(task.ask, key=key, entity=None, state=None)
         task.bury, task.reported = "conflict: its id came before with other content", Verdict.CONFLICT
 
@@ -245,9 +245,9 @@ class Flow:
         nonce = secrets.token_bytes(8)
         for attempt in range(1, CLAIM_TRIES + 1):
             try:
-                return self._ledger.claim(asks, nonce=nonce, lease_us=self._lease_us)
+                return self.ledger.claim(asks, nonce=nonce, lease_us=self._lease_us)
             except LedgerUnavailable:
-                if attempt == CLAIM_TRIES or self._clock.wait(self.stopping, POLL_US / 1_000_000):
+                if attempt == CLAIM_TRIES or self.clock.wait(self.stopping, POLL_US / 1_000_000):
                     raise
         raise AssertionError
 
@@ -256,7 +256,7 @@ class Flow:
     def _work_off_granted(self, tasks: list[Task]) -> None:
         if not tasks:
             return
-        until_us = self._clock.monotonic_us() + self._lease_us
+        until_us = self.clock.monotonic_us() + self._lease_us
         helds = [Held(_claim_of(task), until_us) for task in tasks]
         self._keeper.watch(helds)
         try:
@@ -276,7 +276,7 @@ class Flow:
 
     def _handle(self, task: Task, held: Held) -> None:
         """Bring one granted task to its end."""
-        started_us = self._clock.monotonic_us()
+        started_us = self.clock.monotonic_us()
         if self.stopping.is_set():
             ended = Ended(outcome=Outcome.RELEASE, reason="stopped before it was tried")
         elif task.bury is not None:
@@ -289,15 +289,15 @@ class Flow:
         self._settle(task, held, ended, started_us)
 
     def _give(self, task: Task, claim: Claim) -> Ended:
-        assert task.event is not None  # noqa: S101 - only buried tasks have none
-        assert task.handler is not None  # noqa: S101 - only buried tasks have none
+        assert task.event is not None
+        assert task.handler is not None
         event = replace(task.event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
         return self._work.run(task.handler, event, claim)
 
     def _settle(self, task: Task, held: Held, ended: Ended, started_us: int) -> None:
-        now_us = self._clock.monotonic_us()
+        now_us = self.clock.monotonic_us()
 
-        def report(ok: bool) -> None:  # noqa: FBT001 - the ledger's answer
+        def report(ok: bool) -> None:
             held.started_us = held.started_us or now_us
             reason = ended.reason if ok else "its claim was taken over while its handler ran; to be looked at again"
             outcome = ended.outcome if ok else Outcome.RETRY
@@ -362,12 +362,12 @@ def _as_twin(task: Task, twin: Task) -> Result | None:
 
 
 def _claim_of(task: Task) -> Claim:
-    assert task.answer is not None  # noqa: S101 - granted is an answer
+    assert task.answer is not None
     return Claim(task.ask, task.answer.token, task.answer.attempt)
 
 
 def _ended(task: Task) -> Result:
-    assert task.result is not None, "every task has a result when its batch is over"  # noqa: S101
+    assert task.result is not None, "every task has a result when its batch is over"
     return task.result
 
 
@@ -380,9 +380,7 @@ def _stopped(task: Task) -> Result:
     return Result(verdict=Verdict.FRESH, outcome=Outcome.RELEASE, reason="stopped before it was tried", **_names(task))
 
 
-def _move(
-    move: str, task: Task, reason: str, outcome: Outcome | None = None, duration_ms: float | None = None
-) -> Move:
+def _move(move: str, task: Task, reason: str, outcome: Outcome | None = None, duration_ms: float | None = None) -> Move:
     answer = task.answer
     return Move(
         move=move,

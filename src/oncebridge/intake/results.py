@@ -51,24 +51,21 @@ _SETTLED_AS: Final = {
 }
 
 
+_REASONS: Final = {
+    Verdict.REDELIVERY: "same event in the same envelope, already {settled}",
+    Verdict.REPUBLISH: "same event in another envelope, already {settled}",
+    Verdict.ECHO: "the entity has this very state already, within the echo window",
+    Verdict.STALE: "older than the newest state of its entity",
+    Verdict.BUSY: "the event, or another of its entity, is being worked on",
+    Verdict.CONFLICT: "its id came before with other content; kept as a dead letter",
+}
+
+
 def reason_for(answer: Answer) -> str:
     """Say in words why a delivery needs no work, or has to wait."""
-    settled = _SETTLED_AS.get(answer.was or Status.DONE, "done")
-    match answer.verdict:
-        case Verdict.REDELIVERY:
-            return f"same event in the same envelope, already {settled}"
-        case Verdict.REPUBLISH:
-            return f"same event in another envelope, already {settled}"
-        case Verdict.ECHO:
-            return "the entity has this very state already, within the echo window"
-        case Verdict.STALE:
-            return "older than the newest state of its entity"
-        case Verdict.BUSY:
-            return "the event, or another of its entity, is being worked on"
-        case Verdict.CONFLICT:
-            return "its id came before with other content; kept as a dead letter"
-        case _:
-            return "first delivery of this event" if answer.attempt == 1 else f"attempt {answer.attempt}"
+    if answer.verdict in _REASONS:
+        return _REASONS[answer.verdict].format(settled=_SETTLED_AS.get(answer.was or Status.DONE, "done"))
+    return "first delivery of this event" if answer.attempt == 1 else f"attempt {answer.attempt}"
 
 
 #: Of several handlers' results, the one that speaks for the delivery: first what still has to happen, then

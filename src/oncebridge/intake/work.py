@@ -36,7 +36,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
 
 
-class _HandlerFailed(Exception):  # noqa: N818 - never leaves this module
+class _HandlerFailed(Exception):
     """Carries a handler's error out of its transaction, so that the ledger's own errors stay apart."""
 
 
@@ -73,13 +73,13 @@ class Work:
             return self._failed(handler, claim, error)
         return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt), settled=handler.wants_transaction)
 
-    def _call(self, handler: Handler, event: Event, **transaction: Any) -> None:  # noqa: ANN401 - the ledger's own
+    def _call(self, handler: Handler, event: Event, **transaction: Any) -> None:
         result = handler.function(event, **transaction)
         if inspect.isawaitable(result):
             self._loop.run(result)
 
     def _call_in_transaction(self, handler: Handler, event: Event, claim: Claim) -> None:
-        assert isinstance(self._ledger, SettlesInTransaction)  # noqa: S101 - checked at registration
+        assert isinstance(self._ledger, SettlesInTransaction)
         with self._ledger.transaction(claim) as transaction:
             try:
                 self._call(handler, event, transaction=transaction)
@@ -127,8 +127,8 @@ class _LoopThread:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def run(self, awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401 - a handler's result
-        async def bounded() -> Any:  # noqa: ANN401 - a handler's result
+    def run(self, awaitable: Awaitable[Any]) -> Any:
+        async def bounded() -> Any:
             return await asyncio.wait_for(awaitable, self._timeout_seconds)
 
         return asyncio.run_coroutine_threadsafe(bounded(), self._started()).result()

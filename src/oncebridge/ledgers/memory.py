@@ -99,7 +99,7 @@ class MemoryLedger:
         at = (ask.key, ask.handler)
         if record is not None:
             self.records[at] = record
-            self._asks[at] = ask
+            self._asks.setdefault(at, ask)
             if not record.letter:
                 self.letters.pop(at, None)
         if entity is not None and ask.entity is not None:

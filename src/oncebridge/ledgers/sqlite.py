@@ -18,52 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
-from oncebridge.claim import (
-    SETTLED,
-    Call,
-    Entity,
-    Outcome,
-    Record,
-    Settlement,
-    Status,
-    decide_claim,
-    decide_extend,
-    decide_settle,
-)
+from oncebridge.claim import SETTLED, Call, Outcome, Settlement, Status
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable
-from oncebridge.identity import Moment
-from oncebridge.ledgers.protocol import Entry, Query
+from oncebridge.ledgers.sqlite_rows import claim_row, conditions, entry, extend_row, settle_row
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from oncebridge.claim import Answer, Ask, Claim, Letter
+    from oncebridge.claim import Answer, Ask, Claim
+    from oncebridge.ledgers.protocol import Entry, Query
 
 SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_S: Final = 30.0
 PURGE_AT_ONCE: Final = 1000  # rows per transaction, so that workers get their turn in between
-
-_moment = msgspec.json.Decoder(Moment).decode
-_encode = msgspec.json.Encoder().encode
-
-_RECORD: Final = "status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, again_us, letter"
-_READ_RECORD: Final = f"SELECT {_RECORD} FROM event WHERE key = ? AND handler = ?"  # noqa: S608 - constants
-_WRITE_RECORD: Final = f"""
-    INSERT INTO event ({_RECORD}, key, handler, topic, time_ms, conversation, user, entity)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (key, handler) DO UPDATE SET
-        status = excluded.status, token = excluded.token, nonce = excluded.nonce,
-        lease_until_us = excluded.lease_until_us, alone = excluded.alone, attempts = excluded.attempts,
-        content = excluded.content, envelope = excluded.envelope, changed_us = excluded.changed_us,
-        again_us = excluded.again_us, letter = excluded.letter"""  # noqa: S608 - constants
-_READ_ENTITY: Final = (
-    "SELECT token, lease_until_us, state, moment, newest, line, unsure, changed_us FROM entity WHERE key = ?"
-)
-_WRITE_ENTITY: Final = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class SQLiteLedger:
@@ -158,19 +127,19 @@ class SQLiteLedger:
         """Decide each ask on the rows as the ones before left them."""
         with self._writing() as db:
             call = Call(nonce, lease_us, self._clock.now_us())
-            return [_claim(db, ask, call) for ask in asks]
+            return [claim_row(db, ask, call) for ask in asks]
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
         with self._writing() as db:
             call = Call(b"", lease_us, self._clock.now_us())
-            return [_extend(db, claim, call) for claim in claims]
+            return [extend_row(db, claim, call) for claim in claims]
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
         with self._writing() as db:
             now_us = self._clock.now_us()
-            return [_settle(db, settlement, now_us) for settlement in settlements]
+            return [settle_row(db, settlement, now_us) for settlement in settlements]
 
     @contextmanager
     def transaction(self, claim: Claim) -> Iterator[sqlite3.Connection]:
@@ -186,7 +155,7 @@ class SQLiteLedger:
                 finally:
                     db.set_authorizer(None)
                 with _in_our_words(self.path):
-                    if not _settle(db, Settlement(claim, Outcome.DONE), self._clock.now_us()):
+                    if not settle_row(db, Settlement(claim, Outcome.DONE), self._clock.now_us()):
                         raise ClaimLost
                     db.execute("COMMIT")
             finally:
@@ -204,9 +173,9 @@ class SQLiteLedger:
         if query.entities:
             yield from self._newest(query)
             return
-        conditions, values = _conditions(query)
-        where = f"WHERE {' AND '.join(conditions)} ORDER BY event.changed_us LIMIT ?"
-        yield from self._entries(where, [*values, -1 if query.limit is None else query.limit])
+        where, values = conditions(query)
+        ordered = f"WHERE {' AND '.join(where)} ORDER BY event.changed_us LIMIT ?"
+        yield from self._entries(ordered, [*values, -1 if query.limit is None else query.limit])
 
     def _entries(self, where: str, values: list[Any], letter: str = "NULL, ''") -> list[Entry]:
         with self._lock, _in_our_words(self.path):
@@ -219,7 +188,7 @@ class SQLiteLedger:
                 f" LEFT JOIN entity ON entity.key = event.entity {where}",
                 values,
             ).fetchall()
-        return [_entry(*row) for row in rows]
+        return [entry(*row) for row in rows]
 
     def _newest(self, query: Query) -> list[Entry]:
         with self._lock, _in_our_words(self.path):
@@ -231,7 +200,7 @@ class SQLiteLedger:
                 " GROUP BY entity.key ORDER BY entity.changed_us LIMIT ?2",
                 (query.subject, -1 if query.limit is None else query.limit),
             ).fetchall()
-        return [_entry(*row) for row in rows]
+        return [entry(*row) for row in rows]
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""
@@ -257,135 +226,6 @@ class SQLiteLedger:
         with self._writing() as db:
             db.execute("DELETE FROM entity WHERE changed_us < ?", (before_us,))
         return forgotten
-
-
-# --- one event at a time, inside a transaction ---------------------------------------------------------
-
-
-def _claim(db: sqlite3.Connection, ask: Ask, call: Call) -> Answer:
-    before = _record(db, ask)
-    answer, record, entity = decide_claim(ask, before, _entity(db, ask), call)
-    _write(db, ask, before, record, entity)
-    return answer
-
-
-def _extend(db: sqlite3.Connection, claim: Claim, call: Call) -> bool:
-    before = _record(db, claim.ask)
-    kept, record, entity = decide_extend(claim, before, _entity(db, claim.ask), call)
-    _write(db, claim.ask, before, record, entity)
-    return kept
-
-
-def _settle(db: sqlite3.Connection, settlement: Settlement, now_us: int) -> bool:
-    ask = settlement.claim.ask
-    before = _record(db, ask)
-    kept, record, entity = decide_settle(settlement, before, _entity(db, ask), now_us)
-    _write(db, ask, before, record, entity)
-    if record is not None and settlement.letter is not None:
-        _write_letter(db, ask, settlement.letter)
-    return kept
-
-
-def _record(db: sqlite3.Connection, ask: Ask) -> Record | None:
-    row = db.execute(_READ_RECORD, (ask.key, ask.handler)).fetchone()
-    if row is None:
-        return None
-    status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, again_us, letter = row
-    return Record(
-        status=Status(status),
-        token=token,
-        nonce=nonce,
-        lease_until_us=lease_until_us,
-        alone=bool(alone),
-        attempts=attempts,
-        content=content,
-        envelope=envelope,
-        changed_us=changed_us,
-        again_us=again_us,
-        letter=bool(letter),
-    )
-
-
-def _entity(db: sqlite3.Connection, ask: Ask) -> Entity | None:
-    if ask.entity is None:
-        return None
-    row = db.execute(_READ_ENTITY, (ask.entity,)).fetchone()
-    if row is None:
-        return None
-    token, lease_until_us, state, moment, newest, line, unsure, changed_us = row
-    return Entity(
-        token=token,
-        lease_until_us=lease_until_us,
-        state=state,
-        moment=_moment(moment),
-        key=newest,
-        line=_moment(line),
-        unsure=bool(unsure),
-        changed_us=changed_us,
-    )
-
-
-def _write(
-    db: sqlite3.Connection, ask: Ask, before: Record | None, record: Record | None, entity: Entity | None
-) -> None:
-    if record is not None:
-        row = (*msgspec.structs.astuple(record), ask.key, ask.handler, ask.topic, ask.time_ms)
-        db.execute(_WRITE_RECORD, (*row, ask.conversation, ask.user, ask.entity))
-        if before is not None and before.letter and not record.letter:
-            db.execute("DELETE FROM letter WHERE key = ? AND handler = ?", (ask.key, ask.handler))
-    if entity is not None and ask.entity is not None:
-        moment, line = _encode(entity.moment), _encode(entity.line)
-        row = (ask.entity, entity.token, entity.lease_until_us, entity.state, moment, entity.key, line)
-        db.execute(_WRITE_ENTITY, (*row, entity.unsure, entity.changed_us))
-
-
-def _write_letter(db: sqlite3.Connection, ask: Ask, letter: Letter) -> None:
-    row = (ask.key, ask.handler, letter.raw, letter.reason, letter.detail)
-    db.execute("INSERT OR REPLACE INTO letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)", row)
-
-
-def _entry(*row: Any) -> Entry:  # noqa: ANN401 - a row
-    key, handler, status, topic, time_ms, attempts, envelope, changed_us, again_us, lease, reason, raw, detail = row
-    return Entry(
-        key=key,
-        handler=handler,
-        status=Status(status),
-        topic=topic,
-        time_ms=time_ms,
-        attempts=attempts,
-        envelope=envelope,
-        changed_us=changed_us,
-        again_us=again_us,
-        lease_until_us=lease,
-        reason=reason,
-        raw=raw,
-        detail=detail or "",
-    )
-
-
-def _conditions(query: Query) -> tuple[list[str], list[Any]]:
-    conditions, values = ["1"], []
-    if query.statuses:
-        conditions.append(f"event.status IN ({', '.join('?' * len(query.statuses))})")
-        values += sorted(query.statuses)
-    if query.letters:
-        conditions.append("letter.key IS NOT NULL")
-    if query.topic is not None:
-        conditions.append("topic_matches(?, event.topic)")
-        values.append(query.topic)
-    if query.reason is not None:
-        conditions.append("instr(letter.reason, ?) > 0")
-        values.append(query.reason)
-    if query.since_us is not None:
-        conditions.append("event.changed_us >= ?")
-        values.append(query.since_us)
-    if query.until_us is not None:
-        conditions.append("event.changed_us < ?")
-        values.append(query.until_us)
-    if query.subject is not None:
-        conditions.append("(event.conversation = ? OR event.user = ?)")
-        values += [query.subject, query.subject]
-    return conditions, values
 
 
 def _agree_on_secret(db: sqlite3.Connection, secret: bytes | None) -> bytes:
@@ -425,7 +265,9 @@ def _in_our_words(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.NotSupportedError)):
             raise
-        raise LedgerRefused(f"{path}: {error}; it is damaged or not a ledger: restore it or choose another file") from error
+        raise LedgerRefused(
+            f"{path}: {error}; it is damaged or not a ledger: restore it or choose another file"
+        ) from error
     except OSError as error:
         raise LedgerUnavailable(f"{path}: {error.strerror}; {_advice(str(error.strerror), path)}") from error
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 import msgspec
 
 from oncebridge.simulation.agents import Agent
+from oncebridge.simulation.analytics import publish_metric, publish_transcription
 from oncebridge.simulation.dice import Dice
 from oncebridge.simulation.publishing import QUIET_MS, Body, Publisher, StateTopic, iso_ms
-from oncebridge.simulation.analytics import publish_metric, publish_transcription
 
 _DETAIL: Final = "v2.detail.events.conversation.{id}."
 _METRIC_WANTED: Final = 0.5

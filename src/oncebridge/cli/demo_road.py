@@ -1,0 +1,137 @@
+"""The road of the demo: hands deliveries to workers, and hands them out again until they are acknowledged."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import Counter, deque
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oncebridge.cli.demo_worker import work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.process import BaseProcess
+
+    from oncebridge.clock import Clock
+    from oncebridge.simulation import Delivery
+
+BATCH = 10
+REDELIVER_AFTER_US = 200_000
+
+
+class Worker(msgspec.Struct, eq=False):
+    """A worker process and what it has in hand."""
+
+    name: str
+    process: BaseProcess
+    connection: Connection
+    in_hand: list[Delivery]
+    received: int = 0
+    acknowledged: int = 0
+    took_over: int = 0
+    alive: bool = True
+
+
+class Road:
+    """At-least-once delivery in miniature."""
+
+    def __init__(self, deliveries: Iterator[Delivery], url: str, lease_seconds: float, clock: Clock) -> None:
+        """Take the traffic and where the workers' ledger is."""
+        self._deliveries = deliveries
+        self._url = url
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._context = multiprocessing.get_context("spawn")
+        self._again: deque[tuple[int, Delivery]] = deque()
+        self._orphans: set[int] = set()
+        self._left = True
+        self.workers: list[Worker] = []
+        self.columns: Counter[str] = Counter()
+        self.reasons: dict[str, str] = {}
+        self.received = 0
+        self.lost_with_worker: list[Delivery] = []
+
+    def start(self, name: str) -> Worker:
+        """Start one more worker."""
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=work, args=(self._url, self._lease_seconds, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        worker = Worker(name, process, ours, [])
+        self.workers.append(worker)
+        return worker
+
+    def kill(self, worker: Worker) -> None:
+        """Kill a worker in the middle of its work; what it had in hand comes again."""
+        assert worker.process.pid is not None
+        os.kill(worker.process.pid, signal.SIGKILL)
+        worker.process.join()
+        worker.alive = False
+        self.lost_with_worker = worker.in_hand
+        self._orphans = {delivery.n for delivery in worker.in_hand}
+        self.columns["retrying"] += len(worker.in_hand)
+        self._come_again(worker.in_hand)
+        worker.in_hand = []
+
+    def turn(self) -> bool:
+        """Hand out what there is to idle workers, and take one round of answers; False when all is done."""
+        alive = [worker for worker in self.workers if worker.alive]
+        for worker in alive:
+            if not worker.in_hand:
+                self._hand_out(worker)
+        busy = {worker.connection: worker for worker in alive if worker.in_hand}
+        for ready in wait(list(busy), timeout=0.05):
+            assert isinstance(ready, Connection)
+            self._take_answers(busy[ready])
+        return bool(busy or self._again or self._left)
+
+    def close(self) -> None:
+        """Let the workers go home."""
+        for worker in self.workers:
+            if worker.alive:
+                worker.connection.send(None)
+        for worker in self.workers:
+            worker.process.join()
+            worker.connection.close()
+
+    def _hand_out(self, worker: Worker) -> None:
+        now_us = self._clock.monotonic_us()
+        batch: list[Delivery] = []
+        while self._again and self._again[0][0] <= now_us and len(batch) < BATCH:
+            batch.append(self._again.popleft()[1])
+        while self._left and len(batch) < BATCH:
+            delivery = next(self._deliveries, None)
+            if delivery is None:
+                self._left = False
+            else:
+                batch.append(delivery)
+        if batch:
+            worker.in_hand = batch
+            worker.received += len(batch)
+            self.received += len(batch)
+            worker.connection.send([delivery.raw for delivery in batch])
+
+    def _take_answers(self, worker: Worker) -> None:
+        answers = worker.connection.recv()
+        again = []
+        for delivery, (verdict, column, reason, acknowledged) in zip(worker.in_hand, answers, strict=True):
+            self.columns[column] += 1
+            self.reasons.setdefault(column, reason)
+            if acknowledged:
+                worker.acknowledged += 1
+                if delivery.n in self._orphans:
+                    self._orphans.discard(delivery.n)
+                    worker.took_over += verdict == "fresh"
+            else:
+                again.append(delivery)
+        worker.in_hand = []
+        self._come_again(again)
+
+    def _come_again(self, deliveries: list[Delivery]) -> None:
+        due_us = self._clock.monotonic_us() + REDELIVER_AFTER_US
+        self._again.extend((due_us, delivery) for delivery in deliveries)

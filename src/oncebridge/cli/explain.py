@@ -1,0 +1,85 @@
+"""`oncebridge explain`: what identifies an event, what counts, what is ignored, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oncebridge.bridge import Bridge
+from oncebridge.cli.output import results, say, write_json
+from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption
+from oncebridge.diagnosis.explain import Explanation
+from oncebridge.diagnosis.explain import explain as explain_one
+from oncebridge.errors import Unreadable
+from oncebridge.intake.file import read_deliveries
+from oncebridge.settings import DEFAULT_LEDGER, Settings, load_settings
+from oncebridge.topics import Profiles
+
+
+def explain(
+    files: Annotated[list[str], typer.Argument(help="JSON lines, .gz too; - is standard input.", metavar="FILE...")],
+    *,
+    ledger: LedgerOption = None,
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
+    """Explain events: what identifies each, what counts, what is ignored, and why."""
+    loaded = load_settings(settings, ledger=ledger)
+    profiles, secret = Profiles(loaded.profiles), _secret(loaded)
+    for number, raw in enumerate(read_deliveries(files), start=1):
+        try:
+            explanation = explain_one(raw, profiles, secret, replays_anew=loaded.replays_anew)
+        except Unreadable as error:
+            _write_unreadable(number, str(error), json=json)
+            continue
+        if json:
+            write_json(explanation)
+        else:
+            _write(number, explanation)
+
+
+def _secret(settings: Settings) -> bytes:
+    """Take the ledger's own secret where there is a ledger, so that keys are the ones it keeps."""
+    if settings.ledger != DEFAULT_LEDGER or Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).exists():
+        bridge = Bridge(settings.ledger, settings=settings)
+        with bridge:
+            return bridge.open().secret
+    if settings.secret is None:
+        say("no ledger and no secret: the keys shown are not those of any ledger (see --ledger)")
+    return settings.secret or b""
+
+
+def _write(number: int, explanation: Explanation) -> None:
+    results.print(f"[bold]{number}[/bold]  {explanation.topic}", markup=True)
+    for name, value in (
+        ("kind", explanation.kind),
+        ("entity", explanation.entity or "none"),
+        ("time", "none" if explanation.time_ms is None else f"{explanation.time_ms} ms"),
+        ("key", explanation.key),
+        ("counts", ", ".join(explanation.counts)),
+        ("ignored", ", ".join(explanation.ignored) or "nothing"),
+        ("because", explanation.reason),
+    ):
+        results.print(f"   {name:<8}", end=" ")
+        results.print(value, markup=False)
+
+
+def _write_unreadable(number: int, reason: str, *, json: bool) -> None:
+    if json:
+        write_json(
+            {
+                "topic": None,
+                "kind": None,
+                "entity": None,
+                "time_ms": None,
+                "key": None,
+                "counts": [],
+                "ignored": [],
+                "reason": f"unreadable: {reason}",
+            }
+        )
+    else:
+        results.print(f"[bold]{number}[/bold]  [red]unreadable[/red]", markup=True)
+        results.print(f"   because  {reason}", markup=False)

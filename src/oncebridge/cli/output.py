@@ -1,0 +1,115 @@
+"""How commands speak: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from oncebridge.identity import key_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from oncebridge.ledgers.protocol import Entry
+
+#: Narration and progress.
+narrator = Console(stderr=True, highlight=False)
+#: Results.
+results = Console(highlight=False, soft_wrap=True)
+
+COLOURS = {
+    **dict.fromkeys(("fresh", "processed", "done"), "green"),
+    **dict.fromkeys(("stale", "retrying", "busy", "retry", "claimed"), "yellow"),
+    **dict.fromkeys(("conflict", "dead"), "red"),
+    "redelivery": "cyan",
+    "republish": "blue",
+    "echo": "magenta",
+}
+
+
+def say(text: str) -> None:
+    """Tell the person something that is no result."""
+    narrator.print(escape(text))
+
+
+def say_error(text: str) -> None:
+    """Tell the person what is wrong."""
+    narrator.print(f"[red]oncebridge:[/red] {escape(text)}", soft_wrap=True)
+
+
+def write_json(value: Any) -> None:
+    """Write one result as one line of JSON."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def write_text(text: str) -> None:
+    """Write one result as plain text, exactly."""
+    sys.stdout.write(text + "\n")
+
+
+def coloured(word: str) -> str:
+    """Colour a verdict or a status."""
+    return f"[{COLOURS[word]}]{word}[/]" if word in COLOURS else escape(word)
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Write a table: drawn in a terminal, tab-separated in a pipe."""
+    lines = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if not lines:
+        say(empty)
+    elif not results.is_terminal:
+        for line in [columns, *lines]:
+            write_text("\t".join(cell.replace("\t", " ") for cell in line))
+    else:
+        table = Table(*columns, header_style="bold", box=None, pad_edge=False)
+        for line in lines:
+            table.add_row(*map(coloured, line))
+        results.print(table)
+
+
+def write_books(books: Mapping[str, int | bool]) -> None:
+    """Write the books, and whether they balance."""
+    width = max(len(name) for name in books)
+    for name, number in books.items():
+        if name != "balanced":
+            results.print(f"{coloured(name)}{' ' * (width - len(name))}  {number:>9,}")
+    columns = sum(number for name, number in books.items() if name not in ("received", "balanced"))
+    verdict = "[green]the books balance[/]" if books["balanced"] else "[red]the books do NOT balance[/]"
+    results.print(f"{verdict}: {books['received']:,} received = {columns:,} accounted for")
+
+
+def entry_as_dict(entry: Entry) -> dict[str, Any]:
+    """Write a ledger's entry for JSON output, without what a dead letter holds."""
+    return {
+        "key": key_text(entry.key),
+        "handler": entry.handler,
+        "status": entry.status,
+        "topic": entry.topic,
+        "time_ms": entry.time_ms,
+        "id": entry.envelope,
+        "attempts": entry.attempts,
+        "changed_ms": entry.changed_us // 1000,
+        "again_ms": entry.again_us // 1000 or None,
+        "lease_until_ms": entry.lease_until_us // 1000 or None,
+        "reason": entry.reason or None,
+    }
+
+
+def progress_bar() -> Progress:
+    """Make a progress bar over bytes; nothing is drawn where nobody looks."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=narrator,
+        disable=not narrator.is_terminal,
+        transient=True,
+    )

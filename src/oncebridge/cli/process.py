@@ -1,0 +1,95 @@
+"""`oncebridge process`: captured events through the bridge."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from oncebridge.cli.output import progress_bar, say, write_books, write_json
+from oncebridge.cli.wiring import (
+    HandlerOption,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    bridge_for,
+    load_handler,
+    opened,
+)
+from oncebridge.intake.file import BATCH, FileRun, read_deliveries
+
+if TYPE_CHECKING:
+    from oncebridge.bridge import Bridge
+    from oncebridge.event import Event
+    from oncebridge.intake.results import Result
+
+EXIT_AGAIN = 75
+
+
+def process(
+    files: Annotated[list[str], typer.Argument(help="JSON lines, .gz too; - is standard input.", metavar="FILE...")],
+    *,
+    ledger: LedgerOption = None,
+    handler: HandlerOption = None,
+    verdicts: Annotated[
+        str | None, typer.Option(help="Write a JSON line per delivery to this file.", metavar="FILE")
+    ] = None,
+    lease: Annotated[float | None, typer.Option(help="Seconds before others may take over a claim.")] = None,
+    batch: Annotated[int, typer.Option(help="Deliveries asked for at once.", min=1, max=10_000)] = BATCH,
+    concurrency: Annotated[int | None, typer.Option(help="Handlers at a time.", min=1, max=256)] = None,
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
+    """Put captured events through the bridge; without --handler they are only counted."""
+    # With a handler, each effect is settled before the next begins: a crash repeats one, not a millisecond's worth.
+    within = 0.0 if handler else None
+    bridge = bridge_for(ledger, settings, lease_seconds=lease, concurrency=concurrency, settle_within_seconds=within)
+    bridge.on("*")(load_handler(handler) if handler else count_only)
+    with opened(bridge), ExitStack() as stack:
+        lines = None if verdicts is None else stack.enter_context(Path(verdicts).open("wb"))
+        bar = stack.enter_context(progress_bar())
+        task = bar.add_task("processing", total=_total_bytes(files))
+        deliveries = read_deliveries(files, progress=lambda number: bar.advance(task, number))
+        for n, result in FileRun(bridge.open(), bridge.books, batch=batch).results(deliveries):
+            if lines is not None:
+                _write_verdict(lines, n, result)
+    _report(bridge, json=json)
+
+
+def count_only(event: Event) -> None:
+    """Do nothing: the event is claimed, settled and remembered, and that is all."""
+
+
+def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
+    line = {
+        "n": n,
+        "id": result.envelope,
+        "topic": result.topic,
+        "verdict": result.verdict,
+        "of": result.of,
+        "reason": result.reason,
+    }
+    lines.write(msgspec.json.encode(line) + b"\n")
+
+
+def _report(bridge: Bridge, *, json: bool) -> None:
+    books = bridge.books.as_dict()
+    if json:
+        write_json(books)
+    else:
+        write_books(books)
+    if books["dead"] or books["conflict"]:
+        say("see what was kept: oncebridge dead list")
+    if books["retrying"]:
+        say("some are still retrying; run the same command again")
+        raise typer.Exit(EXIT_AGAIN)
+
+
+def _total_bytes(files: list[str]) -> int | None:
+    """Return how much there is to read; unknown for standard input and for what is compressed."""
+    if any(name == "-" or name.endswith(".gz") or not Path(name).is_file() for name in files):
+        return None
+    return sum(Path(name).stat().st_size for name in files)

@@ -1,0 +1,32 @@
+"""`oncebridge purge`: forget what was settled longer ago than the retention."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oncebridge.cli.output import write_json, write_text
+from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, bridge_for
+
+US_PER_DAY = 86_400 * 1_000_000
+
+
+def purge(
+    *,
+    ledger: LedgerOption = None,
+    older_than_days: Annotated[
+        float | None, typer.Option(help="Instead of the retention from the settings (30 days).", min=0)
+    ] = None,
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
+    """Forget events settled longer ago than the retention; dead letters stay."""
+    with bridge_for(ledger, settings) as bridge:
+        days = bridge.settings.retention_days if older_than_days is None else older_than_days
+        forgotten = bridge.ledger.purge(older_than_us=int(days * US_PER_DAY))
+        remembered = sum(bridge.ledger.counts().values())
+    if json:
+        write_json({"forgotten": forgotten, "remembered": remembered})
+    else:
+        write_text(f"{forgotten:,} events forgotten, {remembered:,} remembered")

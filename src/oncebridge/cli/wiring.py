@@ -1,0 +1,71 @@
+"""What commands share: options, settings into a bridge, handlers by name, an orderly stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oncebridge.bridge import Bridge
+from oncebridge.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LedgerOption = Annotated[
+    str | None, typer.Option("--ledger", help="URL of the ledger, such as sqlite:///once.db.", metavar="URL")
+]
+SettingsOption = Annotated[
+    str | None, typer.Option("--settings", help="Settings file instead of oncebridge.toml.", metavar="FILE")
+]
+JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+HandlerOption = Annotated[
+    str | None,
+    typer.Option("--handler", help="Handler for every event, as module:function.", metavar="MODULE:FUNCTION"),
+]
+
+
+def load_handler(name: str) -> Callable[..., Any]:
+    """Import `module:function`, from the working directory too."""
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise ConfigurationError(f"--handler: expected module:function, got {name!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise  # the module is there, but something it imports is not
+        raise ConfigurationError(f"--handler: no module {module_name!r} in {here} or among the installed") from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ConfigurationError(f"--handler: {module_name!r} has no function {function_name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+@contextmanager
+def opened(bridge: Bridge) -> Iterator[Bridge]:
+    """Open a bridge; SIGTERM and Ctrl-C let running handlers finish and give the rest back."""
+
+    def stop(*_: object) -> None:
+        bridge.stop()
+
+    with bridge:
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield bridge
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def bridge_for(ledger: str | None, settings: str | None, **given: Any) -> Bridge:
+    """Make the bridge that options, environment and file describe."""
+    return Bridge.from_settings(settings, ledger=ledger, **given)

@@ -1,0 +1,1 @@
+"""Answers to why: one event explained."""

@@ -1,0 +1,153 @@
+"""Captured deliveries from files: JSON lines, plain or gzipped, `-` for standard input.
+
+Nobody redelivers what a file holds, so this way in waits and tries again by itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import sys
+from contextlib import contextmanager
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Final
+
+import msgspec
+
+from oncebridge.errors import ConfigurationError, LedgerUnavailable
+from oncebridge.event import BYTES_MAX
+from oncebridge.intake.results import Result
+from oncebridge.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from oncebridge.intake.flow import Flow
+    from oncebridge.telemetry import Books
+
+BATCH: Final = 100
+WAITING_MAX: Final = 1000  # beyond that, what waits is worked off before more is read
+BUSY_POLL_US: Final = 100_000
+OUTAGE_PATIENCE_US: Final = 60_000_000
+_OUTAGE_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
+
+
+def read_deliveries(paths: Iterable[str], progress: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
+    """Yield one delivery a line; blank lines are none. `progress` is told how many bytes were read."""
+    for path in paths:
+        with _opened(path) as file:
+            yield from _deliveries_in(file, progress)
+
+
+def _deliveries_in(file: IO[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
+    first = True
+    for line in file:
+        progress(len(line))
+        text = line.strip()
+        if not text:
+            continue
+        if first and text == b"{":
+            # Nobody's first JSON line is a lone brace: this is one event, written over many lines.
+            rest = file.read(BYTES_MAX)
+            progress(len(rest))
+            yield line + rest
+        else:
+            yield text
+        first = False
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        # gzip's reader is a binary file in all but name.
+        file: IO[bytes] = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # type: ignore[assignment]  # noqa: PTH123, SIM115
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: {error.strerror}; give a file of JSON lines, or - for standard input"
+        ) from None
+    with file:
+        try:
+            yield file
+        except (gzip.BadGzipFile, EOFError) as error:
+            raise ConfigurationError(f"{path}: not readable as gzip: {error}") from None
+
+
+class _Waiting(msgspec.Struct, order=True):
+    due_us: int
+    n: int
+    raw: bytes
+
+
+class FileRun:
+    """Works a stream of deliveries off until each is settled, or the flow is told to stop."""
+
+    def __init__(self, flow: Flow, books: Books, *, batch: int = BATCH) -> None:
+        """Take the flow and the books to keep."""
+        self._flow = flow
+        self._books = books
+        self._batch = batch
+        self._waiting: list[_Waiting] = []
+        self._last: dict[int, Result] = {}
+        self._next = 1
+
+    def results(self, deliveries: Iterator[bytes]) -> Iterator[tuple[int, Result]]:
+        """Yield what became of each delivery, numbered from 1, in order of arrival."""
+        numbered = enumerate(deliveries, start=1)
+        while not self._flow.stopping.is_set():
+            batch = self._take(numbered)
+            if not batch:
+                if not self._waiting:
+                    break
+                self._flow.clock.wait(self._flow.stopping, max(0, self._waiting[0].due_us - self._now_us()) / 1_000_000)
+                continue
+            self._work_off(batch)
+            yield from self._in_order()
+        yield from sorted(self._last.items())  # stopped: what has no column in the books is still retrying
+
+    def _take(self, numbered: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Take what is due again, and new deliveries unless too many wait."""
+        now_us = self._now_us()
+        batch: list[tuple[int, bytes]] = []
+        while self._waiting and self._waiting[0].due_us <= now_us and len(batch) < self._batch:
+            due = heapq.heappop(self._waiting)
+            batch.append((due.n, due.raw))
+        if len(self._waiting) < WAITING_MAX:
+            new = list(islice(numbered, self._batch - len(batch)))
+            self._books.receive(len(new))
+            batch += new
+        # In order of arrival, so that an entity's events stay in theirs.
+        return sorted(batch)
+
+    def _work_off(self, batch: list[tuple[int, bytes]]) -> None:
+        now_us = self._now_us()
+        for (n, raw), result in zip(batch, self._run([raw for _, raw in batch]), strict=True):
+            self._last[n] = result
+            if result.acknowledged:
+                self._books.enter(result.column)
+            else:
+                wait_us = result.again_in_us if result.outcome else min(result.again_in_us, BUSY_POLL_US)
+                heapq.heappush(self._waiting, _Waiting(now_us + wait_us, n, raw))
+
+    def _run(self, raws: list[bytes]) -> list[Result]:
+        """Run a batch, and through an outage of the ledger, with patience."""
+        give_up_us = self._now_us() + OUTAGE_PATIENCE_US
+        attempt = 1
+        while True:
+            try:
+                return self._flow.run(raws, busy_wait_seconds=0)
+            except LedgerUnavailable:
+                wait_seconds = _OUTAGE_BACKOFF.delay_seconds(attempt)
+                if self._now_us() >= give_up_us or self._flow.clock.wait(self._flow.stopping, wait_seconds):
+                    raise
+                attempt += 1
+
+    def _in_order(self) -> Iterator[tuple[int, Result]]:
+        while self._next in self._last and self._last[self._next].acknowledged:
+            yield self._next, self._last.pop(self._next)
+            self._next += 1
+
+    def _now_us(self) -> int:
+        return self._flow.clock.monotonic_us()

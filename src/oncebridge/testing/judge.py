@@ -1,0 +1,373 @@
+"""The independent judge of an exploration: its own book of what happened, kept without any of a ledger's rules.
+
+The judge sees what workers are told and what reaches the sink. From that alone it decides whether each answer
+was right, so a mistake in `oncebridge.claim` cannot excuse itself here. Of that module it knows only the words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from oncebridge.claim import Answer, Outcome, Status, Verdict
+
+T = TypeVar("T")
+
+ECHO_WINDOW_MS: Final = 500
+AHEAD_MS_MAX: Final = 10 * 60 * 1000
+ATTEMPTS_MAX: Final = 2
+
+#: The columns of the books in which a delivery may be acknowledged, and the status that its event must have.
+_COLUMNS: Final = {
+    "processed": {Status.DONE},
+    "echo": {Status.ECHO},
+    "stale": {Status.STALE},
+    "dead": {Status.DEAD},
+    "conflict": {Status.DEAD},
+    "redelivery": {Status.DONE, Status.ECHO, Status.STALE, Status.DEAD},
+    "republish": {Status.DONE, Status.ECHO, Status.STALE, Status.DEAD},
+}
+_DUPLICATES: Final = ("redelivery", "republish")
+
+
+class Broken(StrEnum):
+    """The promises, by what it is called when one is broken."""
+
+    ACKNOWLEDGED = "acknowledged"  # a delivery whose event is not settled for good
+    LOST = "lost"  # an event that is done without its effect, or that the ledger does not know in the end
+    HOLDERS = "two holders"  # an event or entity granted while another claim of it runs
+    AGAIN = "again"  # an event granted that was settled for good
+    TOKEN = "token"  # noqa: S105 - a token that is not above every earlier one
+    LATE = "late"  # a settle or extend accepted, or taking effect, from a worker that was overtaken
+    REFUSED = "refused"  # a settle or extend refused to the worker whose claim is in force
+    REPEAT = "repeat"  # another answer to a call whose first reply was lost
+    BLOCKED = "blocked"  # busy though nobody holds it, or a state from which the deliveries never come to an end
+    ECHO = "echo"  # called an echo though the sink shows another state, or of another time
+    STALE = "stale"  # called stale though nothing newer has taken effect
+    NEWEST = "newest"  # in the end the sink shows a state that is not the newest
+    ATTEMPTS = "attempts"  # counted otherwise than failures and lonely run-outs
+    VERDICT = "verdict"  # redelivery, republish or conflict mistaken for one another
+    BOOKS = "books"  # a delivery in no column or a wrong one, an event counted twice or not at all
+
+
+class Violation(AssertionError):
+    """A broken promise, with the steps that lead to it."""
+
+    def __init__(self, kind: Broken, message: str) -> None:
+        """Take the promise and what was seen; whoever explores adds the steps."""
+        super().__init__(message)
+        self.kind = kind
+        self.trace: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Write one line a step, so that a reader can follow it with a finger in the code."""
+        steps = "".join(f"\n  {number:2}. {step}" for number, step in enumerate(self.trace, 1))
+        return f"{self.kind}: {self.args[0]}{steps}"
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a scenario: what it says, and when."""
+
+    state: str
+    times_ms: tuple[int, ...] = (0,)
+    version: int | None = None
+    #: An explicit id: two events with the same are a conflict.
+    id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What traces call it."""
+        time = "/".join(str(time) for time in self.times_ms)
+        return f"{self.state}@{time}" + ("" if self.version is None else f"v{self.version}")
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One arrival of one event; several with the same number of the event are twins."""
+
+    event: int
+    envelope: str | None
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """What is delivered, and how much may go wrong."""
+
+    name: str
+    #: Whether the events are states of one entity; otherwise each is a fact.
+    state: bool
+    events: tuple[Told, ...]
+    deliveries: tuple[Delivery, ...]
+    faults: int = 2
+
+    def fence(self, event: int) -> int:
+        """Return which claims exclude each other: all of an entity, or all of one fact."""
+        return 0 if self.state else event
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """The newest claim of an entity or a fact."""
+
+    token: int = 0
+    event: int = -1
+    until_us: int = 0
+    open: bool = False
+
+
+class Last(msgspec.Struct, frozen=True):
+    """The newest claim of an event, and how it was settled."""
+
+    token: int = 0
+    alone: bool = False
+    outcome: Outcome | None = None
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What a fenced sink shows: the event that wrote last, and the highest token it has seen."""
+
+    token: int = 0
+    event: int = -1
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """How an event was settled for good, and by the delivery with which envelope id."""
+
+    status: Status
+    envelope: str | None
+
+
+class Book(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the judge remembers; the sink is here too, since a ledger must not know it."""
+
+    holds: tuple[Hold, ...]
+    shown: tuple[Shown, ...]
+    lasts: tuple[Last, ...]
+    closed: tuple[Closed | None, ...]
+    effects: tuple[bool, ...]
+    spent: tuple[int, ...]
+    counted: tuple[bool, ...]
+
+
+class Judge:
+    """Takes down what happens in one scenario, and raises a `Violation` where a promise is broken."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        """Take the truth."""
+        self._scenario = scenario
+        self._events = scenario.events
+
+    def blank(self) -> Book:
+        """Return the book before anything happened."""
+        count = len(self._events)
+        return Book(
+            holds=(Hold(),) * count,
+            shown=(Shown(),) * count,
+            lasts=(Last(),) * count,
+            closed=(None,) * count,
+            effects=(False,) * count,
+            spent=(0,) * count,
+            counted=(False,) * count,
+        )
+
+    # --- claim ---------------------------------------------------------------------------------------
+
+    def claimed(
+        self, book: Book, by: Delivery, answer: Answer, *, alone: bool, lost: Answer | None, now_us: int, until_us: int
+    ) -> Book:
+        """Judge an answer to a claim; `lost` is the answer that the same call had before, but nobody heard."""
+        event, hold = by.event, book.holds[self._scenario.fence(by.event)]
+        if lost is not None and self._still_true(hold, lost):
+            same = (answer.verdict, answer.token, answer.attempt) == (lost.verdict, lost.token, lost.attempt)
+            _require(same, Broken.REPEAT, f"first {_said(lost)}, asked again {_said(answer)}")
+            return book
+        runs = hold.open and hold.until_us > now_us
+        closed = book.closed[event]
+        match answer.verdict:
+            case Verdict.REDELIVERY | Verdict.REPUBLISH:
+                if closed is not None:
+                    same = by.envelope is not None and by.envelope == closed.envelope
+                    right = Verdict.REDELIVERY if same else Verdict.REPUBLISH
+                    _require(answer.verdict is right, Broken.VERDICT, f"should be {right}")
+            case Verdict.BUSY:
+                _require(runs, Broken.BLOCKED, "busy, though nobody holds it")
+            case Verdict.CONFLICT:
+                _require(self._has_rival(book, event), Broken.VERDICT, "no other content came under this id")
+            case Verdict.ECHO:
+                self._judge_echo(book, event)
+                return replace(book, closed=_put(book.closed, event, Closed(Status.ECHO, by.envelope)))
+            case Verdict.STALE:
+                self._judge_stale(book, event, now_us)
+                return replace(book, closed=_put(book.closed, event, Closed(Status.STALE, by.envelope)))
+            case Verdict.FRESH if answer.token:
+                _require(not runs, Broken.HOLDERS, f"token {hold.token} holds it already")
+                _require(closed is None, Broken.AGAIN, "it was settled for good")
+                return self._granted(book, event, answer, alone=alone, until_us=until_us)
+        return book
+
+    def _still_true(self, hold: Hold, lost: Answer) -> bool:
+        """Tell whether an answer still holds: a grant that nobody has overtaken, or what is recorded for good."""
+        if lost.verdict is Verdict.FRESH:
+            return lost.token != 0 and hold.open and hold.token == lost.token
+        return lost.verdict in (Verdict.ECHO, Verdict.STALE)
+
+    def _has_rival(self, book: Book, event: int) -> bool:
+        """Tell whether another content came before under the same explicit id."""
+        mine = self._events[event].id
+        rivals = [other for other, told in enumerate(self._events) if other != event and told.id == mine]
+        return mine is not None and any(book.lasts[rival].token for rival in rivals)
+
+    def _judge_echo(self, book: Book, event: int) -> None:
+        told, shown = self._events[event], book.shown[self._scenario.fence(event)].event
+        _require(book.closed[event] is None, Broken.AGAIN, "it was settled for good")
+        _require(shown >= 0, Broken.ECHO, "the sink shows nothing yet")
+        other = self._events[shown]
+        _require(other.state == told.state, Broken.ECHO, f"the sink shows {other.name}")
+        apart = max(abs(one - two) for one, two in zip(told.times_ms, other.times_ms, strict=True))
+        _require(apart <= ECHO_WINDOW_MS, Broken.ECHO, f"the sink shows {other.name}, {apart} ms apart")
+
+    def _judge_stale(self, book: Book, event: int, now_us: int) -> None:
+        _require(book.closed[event] is None, Broken.AGAIN, "it was settled for good")
+        reasons = [other for other in self._standing(book, now_us) if _newer(other, self._events[event])]
+        _require(bool(reasons), Broken.STALE, "nothing newer has taken effect")
+
+    def _standing(self, book: Book, now_us: int) -> list[Told]:
+        """Return the events that count for what is newest: done or echoed, and not from the far future."""
+        return [
+            told
+            for told, closed in zip(self._events, book.closed, strict=True)
+            if closed is not None and closed.status in (Status.DONE, Status.ECHO) and _is_credible(told, now_us)
+        ]
+
+    def _granted(self, book: Book, event: int, answer: Answer, *, alone: bool, until_us: int) -> Book:
+        fence, last = self._scenario.fence(event), book.lasts[event]
+        newest = book.holds[fence].token
+        _require(answer.token > newest, Broken.TOKEN, f"token {answer.token} is not above {newest}")
+        ran_out = last.token != 0 and last.outcome is None
+        spent = book.spent[event] + (1 if ran_out and last.alone else 0)
+        _require(answer.attempt == 1 + spent, Broken.ATTEMPTS, f"attempt {answer.attempt}, not {1 + spent}")
+        return replace(
+            book,
+            holds=_put(book.holds, fence, Hold(answer.token, event, until_us, open=True)),
+            lasts=_put(book.lasts, event, Last(answer.token, alone)),
+            spent=_put(book.spent, event, spent),
+        )
+
+    # --- extend, effect and settle -------------------------------------------------------------------
+
+    def is_in_force(self, book: Book, event: int, token: int) -> bool:
+        """Tell whether a claim is the newest of its entity or fact, and not settled yet."""
+        hold = book.holds[self._scenario.fence(event)]
+        return hold.open and hold.token == token
+
+    def extended(self, book: Book, event: int, token: int, *, kept: bool, changed: bool, until_us: int) -> Book:
+        """Judge an answer to an extend."""
+        if not self.is_in_force(book, event, token):
+            _require(not kept and not changed, Broken.LATE, f"token {token} was extended, but is not in force")
+            return book
+        _require(kept, Broken.REFUSED, f"token {token} is in force, but was not extended")
+        fence = self._scenario.fence(event)
+        return replace(book, holds=_put(book.holds, fence, replace(book.holds[fence], until_us=until_us)))
+
+    def effect(self, book: Book, event: int, token: int) -> Book:
+        """Let an effect reach the sink, which silently ignores tokens below the highest it has seen."""
+        fence = self._scenario.fence(event)
+        if token < book.shown[fence].token:
+            return book
+        return replace(
+            book, shown=_put(book.shown, fence, Shown(token, event)), effects=_put(book.effects, event, True)
+        )
+
+    def settled(
+        self, book: Book, by: Delivery, token: int, outcome: Outcome, *, kept: bool, changed: bool, buried: bool
+    ) -> Book:
+        """Judge an answer to a settle."""
+        event, fence = by.event, self._scenario.fence(by.event)
+        last = book.lasts[event]
+        if not self.is_in_force(book, event, token):
+            repeated = last.token == token and last.outcome is outcome
+            _require(kept or not repeated, Broken.REPEAT, f"{outcome} was accepted first, then refused")
+            _require(repeated or not kept, Broken.LATE, f"{outcome} of token {token}, which is not in force")
+            _require(not changed, Broken.LATE, f"{outcome} of token {token} changed the ledger once more")
+            return book
+        _require(kept, Broken.REFUSED, f"{outcome} of token {token}, which is in force")
+        spent = book.spent[event] + (1 if outcome in (Outcome.RETRY, Outcome.DEAD) else 0)
+        closed = None
+        if outcome is Outcome.DONE:
+            _require(book.effects[event], Broken.LOST, "done, but its effect never reached the sink")
+            closed = Closed(Status.DONE, by.envelope)
+        elif outcome is Outcome.DEAD:
+            _require(buried or spent >= ATTEMPTS_MAX, Broken.ATTEMPTS, f"dead after {spent} attempts")
+            closed = Closed(Status.DEAD, by.envelope)
+        return replace(
+            book,
+            holds=_put(book.holds, fence, replace(book.holds[fence], open=False)),
+            lasts=_put(book.lasts, event, replace(last, outcome=outcome)),
+            spent=_put(book.spent, event, spent),
+            closed=_put(book.closed, event, closed),
+        )
+
+    # --- acknowledge and end -------------------------------------------------------------------------
+
+    def acknowledged(self, book: Book, event: int, column: str) -> Book:
+        """Judge an acknowledgement, and the column of the books that it went to."""
+        closed = book.closed[event]
+        if closed is None:
+            raise Violation(Broken.ACKNOWLEDGED, f"{self._events[event].name} is not settled for good")
+        right = closed.status in _COLUMNS.get(column, ())
+        _require(right, Broken.BOOKS, f"{self._events[event].name} is {closed.status}, but counted as {column!r}")
+        if column in _DUPLICATES:
+            return book
+        _require(not book.counted[event], Broken.BOOKS, f"{self._events[event].name} counted as {column!r} once more")
+        return replace(book, counted=_put(book.counted, event, True))
+
+    def ended(self, book: Book, statuses: list[Status | None], counts: dict[Status, int], now_us: int) -> None:
+        """Judge the end, when every delivery is acknowledged: what the ledger knows, and what the sink shows."""
+        for told, closed, status in zip(self._events, book.closed, statuses, strict=True):
+            if closed is None:
+                raise Violation(Broken.LOST, f"{told.name} was never settled")
+            _require(status is closed.status, Broken.LOST, f"{told.name} was {closed.status}, the ledger says {status}")
+        counted = Counter(closed.status for closed in book.closed if closed is not None)
+        _require(counts == counted, Broken.BOOKS, f"the ledger counts {counts}, there were {dict(counted)}")
+        if self._scenario.state:
+            self._judge_newest(book, now_us)
+
+    def _judge_newest(self, book: Book, now_us: int) -> None:
+        """Of two states at the same time either may be shown; so may one that failed after its effect."""
+        shown = book.shown[0].event
+        standing = self._standing(book, now_us)
+        if shown < 0 or not standing or not _is_credible(self._events[shown], now_us):
+            return
+        newest = [one for one in standing if not any(_newer(other, one) for other in standing)]
+        told, closed = self._events[shown], book.closed[shown]
+        if closed is not None and closed.status is Status.DEAD:
+            right = not any(_newer(one, told) for one in newest)
+        else:
+            right = told.state in {one.state for one in newest}
+        _require(right, Broken.NEWEST, f"the sink shows {told.name}, the newest is {newest[0].name}")
+
+
+def _require(condition: bool, kind: Broken, message: str) -> None:
+    if not condition:
+        raise Violation(kind, message)
+
+
+def _newer(one: Told, other: Told) -> bool:
+    """Tell whether an event is strictly newer: by version where both have one, else no time of it is earlier."""
+    if one.version is not None and other.version is not None:
+        return one.version > other.version
+    pairs = list(zip(one.times_ms, other.times_ms, strict=True))
+    return all(mine >= theirs for mine, theirs in pairs) and any(mine > theirs for mine, theirs in pairs)
+
+
+def _is_credible(told: Told, now_us: int) -> bool:
+    return told.version is not None or max(told.times_ms) <= now_us // 1000 + AHEAD_MS_MAX
+
+
+def _said(answer: Answer) -> str:
+    return f"{answer.verdict}, token {answer.token}, attempt {answer.attempt}"
+
+
+def _put(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
+    return (*values[:at], value, *values[at + 1 :])
