@@ -15,7 +15,8 @@ from oncebridge.ledgers.protocol import Query
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oncebridge.intake.flow import Flow, Task
+    from oncebridge.intake.flow import Flow
+    from oncebridge.intake.tasks import Task
     from oncebridge.ledgers.protocol import Entry
 
 DISCARD_LEASE_US = 10_000_000
@@ -44,20 +45,21 @@ class DeadLetters:
         letter = next((found for found in self.show(entry.key) if found.handler == entry.handler), None)
         if letter is None or letter.raw is None:
             return _result(entry, Verdict.REPUBLISH, "no dead letter is kept under this key any more")
-        task = next((task for task in self._flow.tasks(letter.raw) if task.ask.handler == entry.handler), None)
-        if task is None:
+        delivery = self._flow.read(letter.raw)
+        delivery.tasks = [task for task in delivery.tasks if task.ask.handler == entry.handler]
+        if not delivery.tasks:
             name = f"named {entry.handler!r} " if entry.handler else ""
             return _result(entry, Verdict.BUSY, f"no handler {name}takes its topic; it stays a dead letter")
+        (task,) = delivery.tasks
         if task.bury is not None:
             return _result(entry, Verdict.DEAD, f"still {task.bury}", Outcome.DEAD)
         was_unreadable = entry.key == unreadable_key(self._flow.secret, letter.raw)
         if not was_unreadable:
             task.ask = replace(task.ask, key=self._key_of(entry, task), redrive=True, force=force)
-        self._flow.work_off([task])
-        assert task.result is not None
-        if was_unreadable and task.result.acknowledged:
+        self._flow.work_off([delivery])
+        if was_unreadable and delivery.result.acknowledged:
             self.discard(entry)  # it goes on under the key of what it turned out to be
-        return task.result
+        return delivery.result
 
     def _key_of(self, entry: Entry, task: Task) -> bytes:
         """Return the letter's key, which is not the event's own where it was a conflict."""

@@ -20,6 +20,7 @@ from oncebridge.cli.wiring import (
     opened,
 )
 from oncebridge.intake.file import BATCH, FileRun, read_deliveries
+from oncebridge.settings import DEFAULT_LEDGER
 
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
@@ -48,15 +49,18 @@ def process(
     within = 0.0 if handler else None
     bridge = bridge_for(ledger, settings, lease_seconds=lease, concurrency=concurrency, settle_within_seconds=within)
     bridge.on("*")(load_handler(handler) if handler else count_only)
+    if bridge.settings.ledger == DEFAULT_LEDGER:
+        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
     with opened(bridge), ExitStack() as stack:
         lines = None if verdicts is None else stack.enter_context(Path(verdicts).open("wb"))
         bar = stack.enter_context(progress_bar())
         task = bar.add_task("processing", total=_total_bytes(files))
         deliveries = read_deliveries(files, progress=lambda number: bar.advance(task, number))
-        for n, result in FileRun(bridge.open(), bridge.books, batch=batch).results(deliveries):
+        run = FileRun(bridge.open(), bridge.books, batch=batch)
+        for n, result in run.results(deliveries):
             if lines is not None:
                 _write_verdict(lines, n, result)
-    _report(bridge, json=json)
+    _report(bridge, json=json, finished=run.finished)
 
 
 def count_only(event: Event) -> None:
@@ -75,7 +79,7 @@ def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
     lines.write(msgspec.json.encode(line) + b"\n")
 
 
-def _report(bridge: Bridge, *, json: bool) -> None:
+def _report(bridge: Bridge, *, json: bool, finished: bool) -> None:
     books = bridge.books.as_dict()
     if json:
         write_json(books)
@@ -83,8 +87,8 @@ def _report(bridge: Bridge, *, json: bool) -> None:
         write_books(books)
     if books["dead"] or books["conflict"]:
         say("see what was kept: oncebridge dead list")
-    if books["retrying"]:
-        say("some are still retrying; run the same command again")
+    if not finished:
+        say("stopped before everything was settled; run the same command again to go on")
         raise typer.Exit(EXIT_AGAIN)
 
 

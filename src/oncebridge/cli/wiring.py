@@ -52,10 +52,11 @@ def load_handler(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def opened(bridge: Bridge) -> Iterator[Bridge]:
-    """Open a bridge; SIGTERM and Ctrl-C let running handlers finish and give the rest back."""
+    """Open a bridge; SIGTERM and Ctrl-C let running handlers finish and give the rest back, a second one does not."""
 
-    def stop(*_: object) -> None:
+    def stop(number: int, _: object) -> None:
         bridge.stop()
+        signal.signal(number, before[signal.Signals(number)])
 
     with bridge:
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -10,6 +10,7 @@ import heapq
 import sys
 from contextlib import contextmanager
 from itertools import islice
+from operator import itemgetter
 from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from oncebridge.intake.flow import Flow
+    from oncebridge.intake.tasks import Delivery
     from oncebridge.telemetry import Books
 
 BATCH: Final = 100
@@ -75,10 +77,16 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
             raise ConfigurationError(f"{path}: not readable as gzip: {error}") from None
 
 
-class _Waiting(msgspec.Struct, order=True):
+Numbered = tuple[int, "Delivery"]
+
+
+class _Waiting(msgspec.Struct, frozen=True):
     due_us: int
     n: int
-    raw: bytes
+    delivery: Delivery
+
+    def __lt__(self, other: _Waiting) -> bool:
+        return (self.due_us, self.n) < (other.due_us, other.n)
 
 
 class FileRun:
@@ -92,6 +100,8 @@ class FileRun:
         self._waiting: list[_Waiting] = []
         self._last: dict[int, Result] = {}
         self._next = 1
+        #: Whether every delivery was read and settled.
+        self.finished = False
 
     def results(self, deliveries: Iterator[bytes]) -> Iterator[tuple[int, Result]]:
         """Yield what became of each delivery, numbered from 1, in order of arrival."""
@@ -100,6 +110,7 @@ class FileRun:
             batch = self._take(numbered)
             if not batch:
                 if not self._waiting:
+                    self.finished = True
                     break
                 self._flow.clock.wait(self._flow.stopping, max(0, self._waiting[0].due_us - self._now_us()) / 1_000_000)
                 continue
@@ -107,37 +118,38 @@ class FileRun:
             yield from self._in_order()
         yield from sorted(self._last.items())  # stopped: what has no column in the books is still retrying
 
-    def _take(self, numbered: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    def _take(self, numbered: Iterator[tuple[int, bytes]]) -> list[Numbered]:
         """Take what is due again, and new deliveries unless too many wait."""
         now_us = self._now_us()
-        batch: list[tuple[int, bytes]] = []
+        batch: list[Numbered] = []
         while self._waiting and self._waiting[0].due_us <= now_us and len(batch) < self._batch:
             due = heapq.heappop(self._waiting)
-            batch.append((due.n, due.raw))
+            batch.append((due.n, due.delivery))
         if len(self._waiting) < WAITING_MAX:
             new = list(islice(numbered, self._batch - len(batch)))
             self._books.receive(len(new))
-            batch += new
+            batch += [(n, self._flow.read(raw)) for n, raw in new]
         # In order of arrival, so that an entity's events stay in theirs.
-        return sorted(batch)
+        return sorted(batch, key=itemgetter(0))
 
-    def _work_off(self, batch: list[tuple[int, bytes]]) -> None:
+    def _work_off(self, batch: list[Numbered]) -> None:
+        self._through_outages([delivery for _, delivery in batch])
         now_us = self._now_us()
-        for (n, raw), result in zip(batch, self._run([raw for _, raw in batch]), strict=True):
-            self._last[n] = result
+        for n, delivery in batch:
+            result = self._last[n] = delivery.result
             if result.acknowledged:
                 self._books.enter(result.column)
             else:
                 wait_us = result.again_in_us if result.outcome else min(result.again_in_us, BUSY_POLL_US)
-                heapq.heappush(self._waiting, _Waiting(now_us + wait_us, n, raw))
+                heapq.heappush(self._waiting, _Waiting(now_us + wait_us, n, delivery))
 
-    def _run(self, raws: list[bytes]) -> list[Result]:
-        """Run a batch, and through an outage of the ledger, with patience."""
+    def _through_outages(self, deliveries: list[Delivery]) -> None:
+        """Work a batch off, with patience while the ledger is out of reach."""
         give_up_us = self._now_us() + OUTAGE_PATIENCE_US
         attempt = 1
         while True:
             try:
-                return self._flow.run(raws, busy_wait_seconds=0)
+                return self._flow.work_off(deliveries)
             except LedgerUnavailable:
                 wait_seconds = _OUTAGE_BACKOFF.delay_seconds(attempt)
                 if self._now_us() >= give_up_us or self._flow.clock.wait(self._flow.stopping, wait_seconds):

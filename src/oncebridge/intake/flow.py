@@ -12,23 +12,33 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
-from oncebridge.claim import Ask, Claim, Letter, Outcome, Verdict
+from oncebridge.claim import Answer, Ask, Claim, Letter, Outcome, Verdict
 from oncebridge.errors import LedgerUnavailable, Unreadable
-from oncebridge.event import Event, as_bytes, parse
+from oncebridge.event import as_bytes, parse
 from oncebridge.identity import conflict_key, digest, identify, key_text, unreadable_key
 from oncebridge.intake.keeper import Held, Keeper
-from oncebridge.intake.results import Result, joined, reason_for
+from oncebridge.intake.results import Result, reason_for
 from oncebridge.intake.settling import Settling
+from oncebridge.intake.tasks import (
+    Delivery,
+    Task,
+    as_twin,
+    claim_of,
+    each_once,
+    is_over,
+    move_of,
+    names,
+    result_from,
+    stopped,
+    unhandled,
+)
 from oncebridge.intake.work import Ended, Work, check_transaction
-from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from oncebridge.claim import Answer
     from oncebridge.clock import Clock
     from oncebridge.handlers import Handler, Handlers
     from oncebridge.ledgers.protocol import Ledger
@@ -39,25 +49,6 @@ if TYPE_CHECKING:
 NS_PER_MS: Final = 1_000_000
 POLL_US: Final = 50_000  # how often a busy event is asked for again
 CLAIM_TRIES: Final = 3  # a claim is repeated under its nonce, so a lost reply does no harm
-
-
-class Task(msgspec.Struct, eq=False, kw_only=True):
-    """One event on its way to one handler, or a delivery on its way to the dead letters."""
-
-    ask: Ask
-    raw: bytes
-    event: Event | None = None
-    handler: Handler | None = None
-    #: Why it is kept as a dead letter without a handler, and the verdict to report then.
-    bury: str | None = None
-    reported: Verdict | None = None
-    answer: Answer | None = None
-    result: Result | None = None
-
-    @property
-    def at(self) -> tuple[bytes, str]:
-        """The event and the handler, by which twins are known."""
-        return self.ask.key, self.ask.handler
 
 
 class Flow:
@@ -91,14 +82,18 @@ class Flow:
         for handler in handlers:
             check_transaction(handler, ledger)
 
-    def run(self, raws: Sequence[Any], *, busy_wait_seconds: float | None = None) -> list[Result]:
+    def run(self, raws: Sequence[Any]) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order."""
-        deliveries = [self.tasks(raw) for raw in raws]
-        self.work_off([task for tasks in deliveries for task in tasks], busy_wait_seconds=busy_wait_seconds)
-        return [
-            joined([_ended(task) for task in tasks]) if tasks else self._unhandled(raw)
-            for raw, tasks in zip(raws, deliveries, strict=True)
-        ]
+        deliveries = [self.read(raw) for raw in raws]
+        self.work_off(deliveries, busy_wait_seconds=self._settings.busy_wait_seconds)
+        return [delivery.result for delivery in deliveries]
+
+    def work_off(self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0) -> None:
+        """Bring deliveries to a result; those that have one are tried again unless it is for good."""
+        tasks = [task for delivery in deliveries for task in delivery.tasks if not is_over(task)]
+        for task in tasks:
+            task.result = None
+        self._rounds(tasks, self.clock.monotonic_us() + int(busy_wait_seconds * 1_000_000))
 
     def close(self) -> None:
         """End what runs in the background."""
@@ -107,12 +102,12 @@ class Flow:
 
     # --- parse and identify --------------------------------------------------------------------------
 
-    def tasks(self, raw: Any) -> list[Task]:
-        """Read one delivery, and return a task for each handler that takes it."""
+    def read(self, raw: Any) -> Delivery:
+        """Parse and identify one delivery, and find the handlers that take it."""
         try:
             event = parse(raw)
         except Unreadable as error:
-            return [self._unreadable(raw, str(error))]
+            return Delivery(tasks=[self._unreadable(raw, str(error))])
         profile = self._profiles.of(event)
         identity = identify(event, profile, self.secret, replays_anew=self._settings.replays_anew)
         named = replace(
@@ -136,10 +131,11 @@ class Flow:
             conversation=identity.conversation,
             user=identity.user,
         )
-        return [
+        tasks = [
             Task(ask=self._for_handler(ask, handler), raw=event.raw, event=named, handler=handler)
             for handler in self._handlers.of(event.topic, event.topic_name)
         ]
+        return Delivery(tasks=tasks, unhandled=None if tasks else unhandled(named))
 
     def _for_handler(self, ask: Ask, handler: Handler) -> Ask:
         """Give a named handler entities of its own: it may be behind or ahead of the others."""
@@ -156,29 +152,23 @@ class Flow:
         ask = Ask(key=unreadable_key(self.secret, data))
         return Task(ask=ask, raw=data, bury=f"unreadable: {reason}", reported=Verdict.DEAD)
 
-    def _unhandled(self, raw: Any) -> Result:
-        event = parse(raw)
-        return Result(verdict=Verdict.FRESH, reason="no handler", topic=event.topic, envelope=event.envelope.id)
-
     # --- rounds --------------------------------------------------------------------------------------
 
-    def work_off(self, tasks: list[Task], *, busy_wait_seconds: float | None = None) -> None:
+    def _rounds(self, tasks: list[Task], give_up_us: int) -> None:
         """Give every task a result, round by round."""
-        wait_seconds = self._settings.busy_wait_seconds if busy_wait_seconds is None else busy_wait_seconds
-        give_up_us = self.clock.monotonic_us() + int(wait_seconds * 1_000_000)
         ended: dict[tuple[bytes, str], Task] = {}
         pending = tasks
         while pending:
             for task in pending:
                 twin = ended.get(task.at)
                 if twin is not None:
-                    task.result = _as_twin(task, twin)
+                    task.result = as_twin(task, twin)
             pending = [task for task in pending if task.result is None]
             if self.stopping.is_set():
                 for task in pending:
-                    task.result = _stopped(task)
+                    task.result = stopped(task)
                 return
-            asked = _each_once(pending)
+            asked = each_once(pending)
             busy = self._round(asked)
             ended.update((task.at, task) for task in asked if task.result is not None)
             if busy and len(busy) == len(asked):
@@ -194,7 +184,7 @@ class Flow:
             return
         for task in busy:
             assert task.answer is not None
-            task.result = self._result(task, task.answer, again_in_us=task.answer.busy_us)
+            task.result = result_from(task, task.answer, again_in_us=task.answer.busy_us)
             ended[task.at] = task
 
     def _round(self, tasks: list[Task]) -> list[Task]:
@@ -222,7 +212,7 @@ class Flow:
     def _sort(self, task: Task, answer: Answer, granted: list[Task], apart: list[Task], busy: list[Task]) -> None:
         task.answer = answer
         if self._telemetry.listening:
-            self._telemetry.record(_move("claimed", task, reason_for(answer)))
+            self._telemetry.record(move_of("claimed", task, reason_for(answer)))
         if answer.wants_alone:
             apart.append(task)
         elif answer.verdict is Verdict.FRESH:
@@ -232,7 +222,7 @@ class Flow:
         elif answer.verdict is Verdict.CONFLICT:
             self._turn_into_conflict(task)
         else:
-            task.result = self._result(task, answer)
+            task.result = result_from(task, answer)
 
     def _turn_into_conflict(self, task: Task) -> None:
         """Let a conflict go on as a dead letter under its identity and content."""
@@ -242,6 +232,9 @@ class Flow:
 
     def _claim(self, tasks: list[Task], *, alone: bool) -> list[Answer]:
         asks = [replace(task.ask, alone=True) if alone else task.ask for task in tasks]
+        asked_us = self.clock.monotonic_us()
+        for task in tasks:
+            task.asked_us = asked_us
         nonce = secrets.token_bytes(8)
         for attempt in range(1, CLAIM_TRIES + 1):
             try:
@@ -256,8 +249,7 @@ class Flow:
     def _work_off_granted(self, tasks: list[Task]) -> None:
         if not tasks:
             return
-        until_us = self.clock.monotonic_us() + self._lease_us
-        helds = [Held(_claim_of(task), until_us) for task in tasks]
+        helds = [Held(claim_of(task), task.asked_us + self._lease_us) for task in tasks]
         self._keeper.watch(helds)
         try:
             if self._settings.concurrency > 1 and len(tasks) > 1:
@@ -303,11 +295,13 @@ class Flow:
             outcome = ended.outcome if ok else Outcome.RETRY
             verdict = task.reported or Verdict.FRESH
             task.result = Result(
-                verdict=verdict, outcome=outcome, reason=reason, again_in_us=ended.again_in_us, **_names(task)
+                verdict=verdict, outcome=outcome, reason=reason, again_in_us=ended.again_in_us, **names(task)
             )
             if self._telemetry.listening:
                 duration_ms = (now_us - started_us) / 1000
-                self._telemetry.record(_move("settled" if ok else "lost", task, reason, outcome, duration_ms))
+                self._telemetry.record(
+                    move_of("settled" if ok else "lost", task, reason, outcome=outcome, duration_ms=duration_ms)
+                )
 
         if ended.settled or ended.lost:
             report(not ended.lost)
@@ -320,76 +314,3 @@ class Flow:
     def _release_rest(self, tasks: Iterable[Task], helds: Iterable[Held]) -> None:
         """Give back what an interrupt kept from being tried; if that fails too, the leases run out."""
         self._settling.release([held for task, held in zip(tasks, helds, strict=True) if task.result is None])
-
-    def _result(self, task: Task, answer: Answer, again_in_us: int = 0) -> Result:
-        if task.reported is not None:  # its dead letter is there already
-            return Result(verdict=task.reported, outcome=Outcome.DEAD, reason=task.bury or "", **_names(task))
-        return Result(
-            verdict=answer.verdict, reason=reason_for(answer), of=answer.of, again_in_us=again_in_us, **_names(task)
-        )
-
-
-def _each_once(tasks: list[Task]) -> list[Task]:
-    """Pick, in order of arrival, the first task of each event and of each entity."""
-    seen: set[tuple[bytes, str]] = set()
-    entities: set[bytes] = set()
-    picked = []
-    for task in tasks:
-        entity = task.ask.entity
-        if task.at not in seen and entity not in entities:
-            picked.append(task)
-        seen.add(task.at)
-        if entity is not None:
-            entities.add(entity)
-    return picked
-
-
-def _as_twin(task: Task, twin: Task) -> Result | None:
-    """Take over what became of the same event earlier in this batch; None where the ledger must say."""
-    result = _ended(twin)
-    if twin.ask.content != task.ask.content or task.bury is not twin.bury:
-        return None
-    if not result.acknowledged:
-        return replace(result, envelope=task.ask.envelope)
-    if result.verdict is not Verdict.FRESH:
-        return None
-    same = task.ask.envelope is not None and task.ask.envelope == twin.ask.envelope
-    verdict = Verdict.REDELIVERY if same else Verdict.REPUBLISH
-    envelope = "the same envelope" if same else "another envelope"
-    done = "done" if result.outcome is Outcome.DONE else "kept as a dead letter"
-    reason = f"same event in {envelope}, already {done}"
-    return Result(verdict=verdict, reason=reason, of=twin.ask.envelope, **_names(task))
-
-
-def _claim_of(task: Task) -> Claim:
-    assert task.answer is not None
-    return Claim(task.ask, task.answer.token, task.answer.attempt)
-
-
-def _ended(task: Task) -> Result:
-    assert task.result is not None, "every task has a result when its batch is over"
-    return task.result
-
-
-def _names(task: Task) -> dict[str, Any]:
-    topic = task.event.topic if task.event is not None else None
-    return {"key": key_text(task.ask.key), "topic": topic, "envelope": task.ask.envelope}
-
-
-def _stopped(task: Task) -> Result:
-    return Result(verdict=Verdict.FRESH, outcome=Outcome.RELEASE, reason="stopped before it was tried", **_names(task))
-
-
-def _move(move: str, task: Task, reason: str, outcome: Outcome | None = None, duration_ms: float | None = None) -> Move:
-    answer = task.answer
-    return Move(
-        move=move,
-        key=key_text(task.ask.key),
-        topic=task.ask.topic,
-        handler=task.ask.handler,
-        verdict=task.reported or (answer.verdict if answer is not None else None),
-        outcome=outcome,
-        attempt=answer.attempt if answer is not None else 1,
-        reason=reason,
-        duration_ms=duration_ms,
-    )
