@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oncebridge.cli.demo_worker import work
+from oncebridge.cli.demo_worker import HANGING, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from oncebridge.simulation import Delivery
 
 BATCH = 10
+HANG_AT = 3  # with two done before it and others untried behind it
 REDELIVER_AFTER_US = 200_000
+
+
+#: What a worker says of one delivery: verdict, column, reason, acknowledged.
+Answer = tuple[str, str, str, bool]
 
 
 class Worker(msgspec.Struct, eq=False):
@@ -40,8 +45,10 @@ class Worker(msgspec.Struct, eq=False):
 class Road:
     """At-least-once delivery in miniature."""
 
-    def __init__(self, deliveries: Iterator[Delivery], url: str, lease_seconds: float, clock: Clock) -> None:
-        """Take the traffic and where the workers' ledger is."""
+    def __init__(
+        self, deliveries: Iterator[Delivery], url: str, lease_seconds: float, clock: Clock, *, per_second: float | None
+    ) -> None:
+        """Take the traffic, where the workers' ledger is, and how fast to send; None is as fast as it goes."""
         self._deliveries = deliveries
         self._url = url
         self._lease_seconds = lease_seconds
@@ -50,6 +57,9 @@ class Road:
         self._again: deque[tuple[int, Delivery]] = deque()
         self._orphans: set[int] = set()
         self._left = True
+        self._per_second = per_second
+        self._started_us = clock.monotonic_us()
+        self._sent = 0
         self.workers: list[Worker] = []
         self.columns: Counter[str] = Counter()
         self.reasons: dict[str, str] = {}
@@ -66,8 +76,17 @@ class Road:
         self.workers.append(worker)
         return worker
 
-    def kill(self, worker: Worker) -> None:
-        """Kill a worker in the middle of its work; what it had in hand comes again."""
+    def kill_in_the_middle(self, worker: Worker) -> bool:
+        """Kill a worker inside a handler, others untried in its hand; False if this batch had no such moment."""
+        if worker.in_hand:
+            return False
+        self._hand_out(worker, hang_at=HANG_AT)
+        if not worker.in_hand:
+            return False
+        answer = worker.connection.recv()
+        if answer != HANGING:
+            self._take_answers(worker, answer)
+            return False
         assert worker.process.pid is not None
         os.kill(worker.process.pid, signal.SIGKILL)
         worker.process.join()
@@ -77,17 +96,18 @@ class Road:
         self.columns["retrying"] += len(worker.in_hand)
         self._come_again(worker.in_hand)
         worker.in_hand = []
+        return True
 
     def turn(self) -> bool:
         """Hand out what there is to idle workers, and take one round of answers; False when all is done."""
         alive = [worker for worker in self.workers if worker.alive]
-        for worker in alive:
+        for worker in sorted(alive, key=lambda worker: worker.received):
             if not worker.in_hand:
                 self._hand_out(worker)
         busy = {worker.connection: worker for worker in alive if worker.in_hand}
-        for ready in wait(list(busy), timeout=0.05):
+        for ready in wait(list(busy), timeout=0.02):
             assert isinstance(ready, Connection)
-            self._take_answers(busy[ready])
+            self._take_answers(busy[ready], ready.recv())
         return bool(busy or self._again or self._left)
 
     def close(self) -> None:
@@ -99,25 +119,29 @@ class Road:
             worker.process.join()
             worker.connection.close()
 
-    def _hand_out(self, worker: Worker) -> None:
+    def _hand_out(self, worker: Worker, *, hang_at: int | None = None) -> None:
         now_us = self._clock.monotonic_us()
         batch: list[Delivery] = []
         while self._again and self._again[0][0] <= now_us and len(batch) < BATCH:
             batch.append(self._again.popleft()[1])
-        while self._left and len(batch) < BATCH:
+        while self._left and len(batch) < BATCH and self._may_send(now_us):
             delivery = next(self._deliveries, None)
             if delivery is None:
                 self._left = False
             else:
+                self._sent += 1
                 batch.append(delivery)
         if batch:
             worker.in_hand = batch
             worker.received += len(batch)
             self.received += len(batch)
-            worker.connection.send([delivery.raw for delivery in batch])
+            worker.connection.send(([delivery.raw for delivery in batch], hang_at))
 
-    def _take_answers(self, worker: Worker) -> None:
-        answers = worker.connection.recv()
+    def _may_send(self, now_us: int) -> bool:
+        """Keep to the pace, so that a person can watch."""
+        return self._per_second is None or self._sent < (now_us - self._started_us) / 1_000_000 * self._per_second
+
+    def _take_answers(self, worker: Worker, answers: list[Answer]) -> None:
         again = []
         for delivery, (verdict, column, reason, acknowledged) in zip(worker.in_hand, answers, strict=True):
             self.columns[column] += 1
