@@ -101,10 +101,10 @@ def as_bytes(raw: object) -> bytes:
         raise Unreadable(_too_deep()) from None
 
 
-def read_json(data: bytes) -> tuple[Any, Any]:
+def read_json(data: bytes, *, bytes_max: int = BYTES_MAX) -> tuple[Any, Any]:
     """Return the parsed tree, and the tree with numbers as written (the same object where they agree)."""
-    if len(data) > BYTES_MAX:
-        raise Unreadable(f"is {len(data):,} bytes long; the limit is {BYTES_MAX:,}")
+    if len(data) > bytes_max:
+        raise Unreadable(f"is {len(data):,} bytes long; the limit is {bytes_max:,}")
     try:
         tree = _decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -310,7 +310,7 @@ def _event_in(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any],
         raw=raw,
         exact=exact["eventBody"],
         published=_scalar(detail.get("timestamp")),
-        torn=not names_same_topic(topic, topic_name),
+        torn=not _pattern_of(topic).fullmatch(topic_name),
     )
 
 
@@ -334,6 +334,7 @@ def _hand_made(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any]
 
 
 _HINTS: Final = frozenset({"conversationId", "conversation_id", "interactionId", "eventId", "event_id"})
+_PLACEHOLDER = re.compile(r"\{.*\}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -357,9 +358,9 @@ def topic_template(topic_name: str) -> str:
     return ".".join("{id}" if _UUID.fullmatch(part) else part for part in topic_name.split("."))
 
 
-def names_same_topic(topic: str, topic_name: str) -> bool:
-    """Tell whether a template and a concrete topic name can be one topic."""
-    wanted, given = topic.split("."), topic_name.split(".")
-    return len(wanted) == len(given) and all(
-        want == have or (want[:1] == "{" and want[-1:] == "}") for want, have in zip(wanted, given, strict=True)
+@lru_cache(maxsize=4096)
+def _pattern_of(topic: str) -> re.Pattern[str]:
+    """Compile what the concrete names of a template look like: the same parts, with ids for placeholders."""
+    return re.compile(
+        r"\.".join("[^.]+" if _PLACEHOLDER.fullmatch(part) else re.escape(part) for part in topic.split("."))
     )

@@ -231,6 +231,7 @@ def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
     return blake2b(joined, digest_size=16, key=secret, person=b"ob1 " + purpose).digest()
 
 
+@lru_cache(maxsize=8192)
 def subject_digest(secret: bytes, value: str | None) -> bytes | None:
     """Hash the id of a conversation or a user, by which `find` looks things up."""
     return None if value is None else digest(secret, b"subject", (value.encode(),))

@@ -18,6 +18,7 @@ import msgspec
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.event import BYTES_MAX
 from oncebridge.intake.results import Result
+from oncebridge.intake.unwrap import unwrap
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -35,21 +36,22 @@ _OUTAGE_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
 
 
 def read_deliveries(paths: Iterable[str], progress: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
-    """Yield one delivery a line; blank lines are none. `progress` is told how many bytes were read."""
+    """Yield the deliveries in each line; blank lines have none. `progress` is told how many bytes were read."""
     for path in paths:
         with _opened(path) as file:
-            yield from _deliveries_in(file, progress)
+            for line in _lines_in(file, progress):
+                yield from unwrap(line)
 
 
-def _deliveries_in(file: IO[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
+def _lines_in(file: IO[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
     first = True
     for line in file:
         progress(len(line))
         text = line.strip()
         if not text:
             continue
-        if first and text == b"{":
-            # Nobody's first JSON line is a lone brace: this is one event, written over many lines.
+        if first and text in (b"{", b"["):
+            # Nobody's first JSON line is a lone brace: this is one value, written over many lines.
             rest = file.read(BYTES_MAX)
             progress(len(rest))
             yield line + rest

@@ -125,6 +125,7 @@ def stopped(task: Task) -> Result:
 def move_of(
     move: str, task: Task, reason: str, outcome: Outcome | None = None, duration_ms: float | None = None
 ) -> Move:
+    """Describe one move of a task, for logs and counters."""
     answer = task.answer
     return Move(
         move=move,

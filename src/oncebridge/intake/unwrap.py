@@ -1,0 +1,137 @@
+"""Every shape in which AWS hands out events, into deliveries: pure, by shape alone.
+
+Wrappers nest: a queue's record may hold a topic's notification, which holds the envelope. What is no
+wrapper is a delivery, readable or not: that is for the flow to say.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oncebridge.errors import Unreadable
+from oncebridge.event import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WRAPPER_BYTES_MAX: Final = 16 * 1_048_576  # a whole batch for Lambda, escaped twice
+NESTING_MAX: Final = 8  # a wrapper in a wrapper in a wrapper is real; more is an attack
+
+#: Without one of these, a text is no wrapper, and need not be parsed to know that.
+_MARKS: Final = (b'"Records"', b'"records"', b'"requestPayload"', b'"requestContext"', b'"SystemMetadata"',
+                 b'"Message"', b'"kinesis"', b'"messageId"', b'"Sns"')  # fmt: skip
+
+
+def unwrap(data: bytes) -> list[bytes]:
+    """Return the deliveries that a text holds; the text itself where it is no wrapper."""
+    if not data.lstrip().startswith(b"[") and not any(mark in data for mark in _MARKS):
+        return [data]
+    return list(_from_text(data, NESTING_MAX))
+
+
+def _from_text(data: bytes, nesting: int) -> Iterator[bytes]:
+    try:
+        # With numbers as written: what is inside must keep its identity.
+        _, tree = read_json(data, bytes_max=WRAPPER_BYTES_MAX)
+    except Unreadable:
+        yield data
+        return
+    inner = _inner(tree) if nesting else None
+    if inner is None:
+        yield data
+        return
+    for part in inner:
+        yield from _from_part(part, nesting - 1)
+
+
+def _from_part(part: Any, nesting: int) -> Iterator[bytes]:
+    if isinstance(part, bytes):
+        yield from _from_text(part, nesting)
+    elif isinstance(part, str):
+        yield from _from_text(part.encode(), nesting)
+    else:
+        yield from _from_text(msgspec.json.encode(part), nesting)
+
+
+def _inner(tree: Any) -> list[Any] | None:
+    """Return what a wrapper holds; None where it is none, or where it holds nothing."""
+    if isinstance(tree, list):
+        return tree or None  # Pipes, and buses that deliver in batches
+    if not isinstance(tree, dict) or "detail" in tree or "eventBody" in tree:
+        return None
+    return next((held for held in (shape(tree) for shape in SHAPES) if held), None)
+
+
+def _lambda_records(tree: dict[str, Any]) -> list[Any] | None:
+    records = tree.get("Records")
+    return records if isinstance(records, list) else None
+
+
+def _firehose_records(tree: dict[str, Any]) -> list[Any] | None:
+    records = tree.get("records")
+    if isinstance(records, list) and all(isinstance(record, dict) and "data" in record for record in records):
+        return [_decoded(record["data"]) for record in records]
+    return None
+
+
+def _failure_destination(tree: dict[str, Any]) -> list[Any] | None:
+    return [tree["requestPayload"]] if "requestPayload" in tree else None
+
+
+def _kinesis_record(tree: dict[str, Any]) -> list[Any] | None:
+    record = tree.get("kinesis")
+    return [_decoded(record["data"])] if isinstance(record, dict) and "data" in record else None
+
+
+def _sns_record(tree: dict[str, Any]) -> list[Any] | None:
+    record = tree.get("Sns")
+    return [record["Message"]] if isinstance(record, dict) and "Message" in record else None
+
+
+def _sns_notification(tree: dict[str, Any]) -> list[Any] | None:
+    return [tree["Message"]] if tree.get("Type") == "Notification" and "Message" in tree else None
+
+
+def _custom_bus(tree: dict[str, Any]) -> list[Any] | None:
+    return [_with_id(tree["Data"], tree["SystemMetadata"])] if "SystemMetadata" in tree and "Data" in tree else None
+
+
+def _message_or_request(tree: dict[str, Any]) -> list[Any] | None:
+    if tree.get("body") is None or not {"messageId", "requestContext", "httpMethod"}.intersection(tree):
+        return None
+    return [_decoded(tree["body"]) if tree.get("isBase64Encoded") is True else tree["body"]]
+
+
+#: Every shape of a wrapper: each tells whether a tree is its own, and what it holds.
+SHAPES: Final = (
+    _lambda_records,
+    _firehose_records,
+    _failure_destination,
+    _kinesis_record,
+    _sns_record,
+    _sns_notification,
+    _custom_bus,
+    _message_or_request,
+)
+
+
+def _with_id(data: Any, system: Any) -> Any:
+    """Give an envelope the id that the bus keeps beside it, where it has none itself."""
+    if isinstance(data, dict) and isinstance(system, dict) and "detail" in data and not data.get("id"):
+        known = system.get("aws:EventId")
+        return {**data, "id": known} if isinstance(known, str) else data
+    return data
+
+
+def _decoded(data: Any) -> Any:
+    """Decode base64; leave what is none as it is, to be refused with a reason later."""
+    if not isinstance(data, str):
+        return data
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return data
