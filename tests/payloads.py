@@ -325,7 +325,12 @@ BODIES = {
     ),
     "v2.externalcontacts.contacts.{id}": (
         ("93f60bd7-c4a5-4517-86e0-f8a9b3c4d5ec",),
-        {"id": "93f60bd7-c4a5-4517-86e0-f8a9b3c4d5ec", "type": "Curated", "lastName": "Doe", "modifyDate": iso(TIME_MS)},
+        {
+            "id": "93f60bd7-c4a5-4517-86e0-f8a9b3c4d5ec",
+            "type": "Curated",
+            "lastName": "Doe",
+            "modifyDate": iso(TIME_MS),
+        },
     ),
     "v2.webmessaging.deployments.{id}.undelivered.messages": (
         ("a4071ce8-d5b6-4628-97f1-09bac4d5e6fd",),
@@ -346,13 +351,14 @@ SNAPSHOT = "v2.users.{id}.conversations"
 TRANSCRIPTION = "v2.conversations.{id}.transcription"
 
 
-def presence(system, *, modified_ms=None, published_ms=PUBLISHED_MS, **changes):
-    """Build a presence, with or without a date of change."""
+def presence(system, *, modified_ms=None, published_ms=PUBLISHED_MS, user=USER, **changes):
+    """Build the presence of a user, with or without a date of change."""
     body = {
         "presenceDefinition": {"id": f"definition of {system}", "systemPresence": system},
         "modifiedDate": ABSENT if modified_ms is None else iso(modified_ms),
     }
-    return envelope(PRESENCE, body, frame={"timestamp": iso(published_ms)}, **changes)
+    frame = {"topicName": f"v2.users.{user}.presence", "timestamp": iso(published_ms)}
+    return envelope(PRESENCE, body, frame=frame, **changes)
 
 
 def routing_status(status, since_ms, **changes):
@@ -366,7 +372,7 @@ def routing_status(status, since_ms, **changes):
 def call_status(state="connected", *, moment=TIME_MS, conversation="call-31", **changes):
     """Build the call status that an agent desktop listens to."""
     inner = {"conversationId": conversation, "state": state, "timestamp": moment, "participantCount": 2}
-    return in_envelope(inner, detail_type="conversation:call:status", source="custom.desktop", **changes)
+    return in_envelope(inner, **{"detail_type": "conversation:call:status", "source": "custom.desktop", **changes})
 
 
 def status_change(status="held", *, event_id="change-0001", conversation="call-31", **changes):
@@ -379,7 +385,7 @@ def status_change(status="held", *, event_id="change-0001", conversation="call-3
 def queue_conversation(status="waiting", *, event_id="route-0001", moment=TIME_MS, conversation="call-31", **changes):
     """Build the routing event whose twins have different event ids."""
     inner = {"eventId": event_id, "conversationId": conversation, "status": status, "timestamp": iso(moment)}
-    return in_envelope(inner, detail_type="routing:queueConversation", source="contact.centre", **changes)
+    return in_envelope(inner, **{"detail_type": "routing:queueConversation", "source": "contact.centre", **changes})
 
 
 def tutorial(status="alerting", *, event_id="tutorial-0001", conversation="call-31", **changes):
@@ -390,13 +396,17 @@ def tutorial(status="alerting", *, event_id="tutorial-0001", conversation="call-
         "timestamp": iso(TIME_MS, digits=0),
         "body": {"conversationId": conversation, "status": status},
     }
-    return in_envelope(inner, detail_type=ABSENT, source="contact.centre", **changes)
+    return in_envelope(inner, **{"detail_type": ABSENT, "source": "contact.centre", **changes})
 
 
 def interaction_update(*, interaction="call-31", **changes):
     """Build the shape with an interaction id, a type and data."""
-    inner = {"type": "conversation:call:changed", "interactionId": interaction, "data": {"id": interaction, "held": True}}
-    return in_envelope(inner, detail_type=ABSENT, source="contact.centre", **changes)
+    inner = {
+        "type": "conversation:call:changed",
+        "interactionId": interaction,
+        "data": {"id": interaction, "held": True},
+    }
+    return in_envelope(inner, **{"detail_type": ABSENT, "source": "contact.centre", **changes})
 
 
 HAND_MADE = {

@@ -98,8 +98,7 @@ class Bridge:
         batch = list(raws)
         self.books.receive(len(batch))
         results = self.open().run(batch)
-        for result in results:
-            self.books.enter(result.column)
+        self.books.enter(*[result.column for result in results])
         return results
 
     def open(self) -> Flow:

@@ -25,6 +25,8 @@ NAME_SHOWN_MAX: Final = 60  # field names come from outside: never print an endl
 
 type_names: Final = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
 
+_TOO_MANY_DIGITS: Final = "holds a number with too many digits"
+
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
@@ -32,7 +34,7 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _PARTNER = re.compile(r"aws\.partner/genesys\.com(?:\.test)?/cloud/([^/]+)(?:/|\Z)")
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class Envelope(msgspec.Struct, frozen=True):
     """EventBridge's frame around an event; every field may be missing, as it is behind some targets."""
 
     id: str | None = None
@@ -93,7 +95,9 @@ def as_bytes(raw: object) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise Unreadable("text holds half of a surrogate pair, which is no character") from None
-    except ValueError:
+    except ValueError as error:
+        if "digits" in str(error):
+            raise Unreadable(_TOO_MANY_DIGITS) from None
         raise Unreadable("holds NaN or Infinity, or itself, which JSON cannot express") from None
     except TypeError as error:
         raise Unreadable(f"is not JSON: {error}") from None
@@ -109,10 +113,10 @@ def read_json(data: bytes, *, bytes_max: int = BYTES_MAX) -> tuple[Any, Any]:
         tree = _decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise Unreadable(_why_unreadable(data, error)) from None
-    exact = tree if _is_faithful(tree, data) else _read_exactly(data)
+    # Before anything recurses into it.
     if data.count(b"{") + data.count(b"[") > DEPTH_MAX and _depth(tree) > DEPTH_MAX:
         raise Unreadable(_too_deep())
-    return tree, exact
+    return tree, tree if _is_faithful(tree, data) else _read_exactly(data)
 
 
 def canonical(exact: object) -> bytes:
@@ -217,7 +221,7 @@ def _why_not_json(text: str, error: Exception) -> str:
     except RecursionError:
         return _too_deep()
     except ValueError:
-        return "holds a number with too many digits"
+        return _TOO_MANY_DIGITS
     return "holds a number that is out of range" if "range" in str(error) else f"is not JSON: {error}"
 
 
@@ -275,20 +279,16 @@ _ENVELOPE_FIELDS: Final = ("id", "source", "detail-type", "account", "region", "
 
 def _envelope(tree: dict[str, Any]) -> Envelope:
     values = [tree.get(name) for name in _ENVELOPE_FIELDS]
-    for name, value in zip(_ENVELOPE_FIELDS, values, strict=True):
-        if value is not None and type(value) is not str:
-            raise Unreadable(f"{name} is {type_name(value)}, not text")
-    # An empty text says as little as an absent one.
-    envelope_id, source, detail_type, account, region, time, replay_name = (value or None for value in values)
-    return Envelope(
-        id=envelope_id,
-        source=source,
-        detail_type=detail_type,
-        account=account,
-        region=region,
-        time=time,
-        replay_name=replay_name,
-    )
+    if not _TEXT_OR_NONE.issuperset(map(type, values)):
+        name, value = next(
+            pair for pair in zip(_ENVELOPE_FIELDS, values, strict=True) if type(pair[1]) not in _TEXT_OR_NONE
+        )
+        raise Unreadable(f"{name} is {type_name(value)}, not text")
+    # A blank text says as little as an absent one.
+    return Envelope(*[value if value and not value.isspace() else None for value in values])
+
+
+_TEXT_OR_NONE: Final = frozenset({str, type(None)})
 
 
 def _event_in(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any], raw: bytes) -> Event:

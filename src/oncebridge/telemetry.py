@@ -41,10 +41,11 @@ class Books:
         with self._lock:
             self.received += number
 
-    def enter(self, column: str) -> None:
-        """Note where a delivery ended."""
+    def enter(self, *columns: str) -> None:
+        """Note where deliveries ended."""
         with self._lock:
-            self._columns[column] += 1
+            for column in columns:
+                self._columns[column] += 1
 
     def as_dict(self) -> dict[str, int | bool]:
         """Return the books; whatever has no column yet is still retrying."""

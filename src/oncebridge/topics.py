@@ -99,6 +99,8 @@ _SNAPSHOTS: Final = " ".join(
     )
 )  # fmt: skip
 
+_SNAPSHOT_TOPICS: Final = frozenset(_SNAPSHOTS.split())
+
 #: One row per topic family. `{...}` stands for one part of a topic, `*` for any rest.
 BUILT_IN: Final[tuple[Profile, ...]] = (
     # Facts: something happened.
@@ -155,7 +157,11 @@ _EVENT_ID: Final = ("eventId", "event_id")
 
 def first_field(names: Sequence[str], body: dict[str, Any]) -> Field | None:
     """Return the first of these fields that the body has."""
-    return next((field for field in map(_plain_cached, names) if field.read(body) not in (None, "")), None)
+    for name in names:
+        field = _plain_cached(name)
+        if field.read(body) not in (None, ""):
+            return field
+    return None
 
 
 _plain_cached = lru_cache(maxsize=64)(plain)
@@ -249,10 +255,8 @@ def conversation_id(event: Event) -> str | None:
     field = first_field(_CONVERSATION, event.body)
     if field is not None:
         return _id_text(field.read(event.body))
-    if event.genesys and event.topic.split(".")[-1] != "summaries" and ".conversations" in event.topic:
-        snapshot_of = event.body.get("id")
-        if type(snapshot_of) is str and snapshot_of:
-            return snapshot_of
+    if event.topic in _SNAPSHOT_TOPICS:
+        return _id_text(event.body.get("id"))
     return _part(event, _id_positions(event.topic)[0])
 
 

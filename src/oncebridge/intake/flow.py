@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from oncebridge.claim import Answer, Ask, Claim, Letter, Outcome, Verdict
 from oncebridge.errors import LedgerUnavailable, Unreadable
 from oncebridge.event import as_bytes, parse
-from oncebridge.identity import conflict_key, digest, identify, key_text, unreadable_key
+from oncebridge.identity import conflict_key, digest, identify, key_text, named_event, unreadable_key
 from oncebridge.intake.keeper import Held, Keeper
 from oncebridge.intake.results import Result, reason_for
 from oncebridge.intake.settling import Settling
@@ -110,13 +110,7 @@ class Flow:
             return Delivery(tasks=[self._unreadable(raw, str(error))])
         profile = self._profiles.of(event)
         identity = identify(event, profile, self.secret, replays_anew=self._settings.replays_anew)
-        named = replace(
-            event,
-            key=key_text(identity.key),
-            entity=None if identity.entity is None else key_text(identity.entity),
-            time_ms=identity.time_ms,
-            conversation_id=identity.conversation_id,
-        )
+        named = named_event(event, identity)
         ask = Ask(
             key=identity.key,
             envelope=event.envelope.id,
