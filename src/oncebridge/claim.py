@@ -317,7 +317,7 @@ def _granted(ask: Ask, record: Record | None, token: int, call: Call) -> Record:
         lease_until_us=call.now_us + call.lease_us,
         alone=ask.alone,
         attempts=attempts,
-        content=ask.content,
+        content=ask.content if ask.content is not None or record is None else record.content,
         envelope=ask.envelope,
         changed_us=call.now_us,
         letter=record is not None and record.letter,

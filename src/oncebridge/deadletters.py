@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from oncebridge.claim import Ask, Claim, Outcome, Settlement, Verdict
-from oncebridge.identity import conflict_key, key_text, unreadable_key
+from oncebridge.identity import key_text, unreadable_key
 from oncebridge.intake.results import Result, reason_for
 from oncebridge.ledgers.protocol import Query
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oncebridge.intake.flow import Flow
-    from oncebridge.intake.tasks import Task
     from oncebridge.ledgers.protocol import Entry
 
 DISCARD_LEASE_US = 10_000_000
@@ -55,20 +54,24 @@ class DeadLetters:
             return _result(entry, Verdict.DEAD, f"still {task.bury}", Outcome.DEAD)
         was_unreadable = entry.key == unreadable_key(self._flow.secret, letter.raw)
         if not was_unreadable:
-            task.ask = replace(task.ask, key=self._key_of(entry, task), redrive=True, force=force)
+            # Always under the letter's own key: a conflict's is not the event's, and profiles may have changed.
+            task.ask = replace(task.ask, key=entry.key, redrive=True, force=force)
         self._flow.work_off([delivery])
         if was_unreadable and delivery.result.acknowledged:
             self.discard(entry)  # it goes on under the key of what it turned out to be
         return delivery.result
 
-    def _key_of(self, entry: Entry, task: Task) -> bytes:
-        """Return the letter's key, which is not the event's own where it was a conflict."""
-        known = (task.ask.key, conflict_key(self._flow.secret, task.ask.key, task.ask.content))
-        return entry.key if entry.key in known else task.ask.key
-
     def discard(self, entry: Entry) -> Result:
         """Give one up for good: what it holds is erased, a tombstone keeps it from coming back."""
-        ask = Ask(key=entry.key, handler=entry.handler, topic=entry.topic, redrive=True, force=True, alone=True)
+        ask = Ask(
+            key=entry.key,
+            handler=entry.handler,
+            envelope=entry.envelope,
+            topic=entry.topic,
+            alone=True,
+            redrive=True,
+            force=True,
+        )
         (answer,) = self._flow.ledger.claim([ask], nonce=secrets.token_bytes(8), lease_us=DISCARD_LEASE_US)
         if not answer.token:
             return _result(entry, answer.verdict, reason_for(answer))

@@ -51,6 +51,8 @@ def process(
     bridge.on("*")(load_handler(handler) if handler else count_only)
     if bridge.settings.ledger == DEFAULT_LEDGER:
         say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
+    if not handler:
+        say("no --handler: events are counted, and remembered as done")
     with opened(bridge), ExitStack() as stack:
         lines = None if verdicts is None else stack.enter_context(Path(verdicts).open("wb"))
         bar = stack.enter_context(progress_bar())

@@ -16,9 +16,8 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
-from oncebridge.event import BYTES_MAX
 from oncebridge.intake.results import Result
-from oncebridge.intake.unwrap import unwrap
+from oncebridge.intake.unwrap import WRAPPER_BYTES_MAX, unwrap
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -52,7 +51,11 @@ def _lines_in(file: IO[bytes], progress: Callable[[int], None]) -> Iterator[byte
             continue
         if first and text in (b"{", b"["):
             # Nobody's first JSON line is a lone brace: this is one value, written over many lines.
-            rest = file.read(BYTES_MAX)
+            rest = file.read(WRAPPER_BYTES_MAX)
+            if file.read(1):
+                raise ConfigurationError(
+                    f"is one JSON value of more than {WRAPPER_BYTES_MAX:,} bytes; write it as JSON lines, one event a line"
+                )
             progress(len(rest))
             yield line + rest
         else:
@@ -77,6 +80,8 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
             yield file
         except (gzip.BadGzipFile, EOFError) as error:
             raise ConfigurationError(f"{path}: not readable as gzip: {error}") from None
+        except IsADirectoryError:
+            raise ConfigurationError(f"{path}: is a directory; name the files in it") from None
 
 
 Numbered = tuple[int, "Delivery"]

@@ -78,6 +78,7 @@ class SQLiteLedger:
         db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA secure_delete = ON")  # a discarded letter is overwritten, not only unlinked
         db.create_function("topic_matches", 2, lambda pattern, topic: bool(topic_pattern(pattern).fullmatch(topic)))
         return db
 

@@ -1,5 +1,6 @@
--- The SQLite ledger. Times are microseconds since 1970 by this machine's clock, times_ms milliseconds.
--- Digests are keyed: nothing here but dead letters and envelope ids comes from a payload.
+-- The SQLite ledger. Times ending in _us are microseconds since 1970 by this machine's clock, _ms milliseconds.
+-- In clear are topics, event times and envelope ids; everything else of a payload is a keyed digest, but for
+-- what dead letters hold.
 
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 

@@ -1,0 +1,491 @@
+"""The documentation is true: what it shows runs, what it names exists, and what exists is named."""
+
+import ast
+import doctest
+import importlib
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+import oncebridge
+from oncebridge import settings
+from oncebridge.claim import (
+    SETTLED,
+    Ask,
+    Call,
+    Claim,
+    Entity,
+    Outcome,
+    Record,
+    Settlement,
+    Status,
+    Verdict,
+    decide_claim,
+    decide_settle,
+)
+from oncebridge.cli.app import app
+from oncebridge.errors import OncebridgeError
+from oncebridge.identity import Moment
+from oncebridge.simulation import simulate
+from oncebridge.telemetry import COLUMNS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+GLOSSARY = ROOT / "docs" / "glossary.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+DOCS = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES]
+
+# Words of others for what we have a word for.
+NOT_OURS = {"store", "job", "broker", "consumer", "idempotency", "dedup", "quarantine", "dlq"}
+
+
+def named(path: Path) -> str:
+    """Name a document in the output of tests."""
+    return path.name
+
+
+# --- reading documents --------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> str:
+    """Return the text of a file."""
+    return path.read_text(encoding="utf-8")
+
+
+class Block(NamedTuple):
+    """A fenced block, its language, and the line that it begins on."""
+
+    language: str
+    line: int
+    text: str
+
+
+def blocks(path: Path, language: str | None = None) -> list[Block]:
+    """Return the fenced blocks of a document, all or those of one language."""
+    found: list[Block] = []
+    lines: list[str] | None = None
+    for number, line in enumerate(read(path).splitlines(), 1):
+        if not line.startswith("```"):
+            if lines is not None:
+                lines.append(line)
+        elif lines is None:
+            opened, first, lines = line.removeprefix("```"), number + 1, []
+        else:
+            found.append(Block(opened, first, "\n".join(lines)))
+            lines = None
+    assert lines is None, f"{path.name}: a block is never closed"
+    return [block for block in found if language in (None, block.language)]
+
+
+def section(path: Path, title: str) -> str:
+    """Return the text under a heading, up to the next one of that depth."""
+    (found,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", read(path), re.MULTILINE | re.DOTALL)
+    return found
+
+
+def table(text: str) -> list[list[str]]:
+    """Return the rows of the one table in a text, without its heading."""
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines() if line[:1] == "|"
+    ]
+    assert all(len(row) == len(rows[0]) for row in rows), "every row of a table has as many cells as its heading"
+    return rows[2:]
+
+
+def quoted(text: str) -> list[str]:
+    """Return what stands in backticks, blocks left out."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def mentions(word: str, text: str) -> bool:
+    """Tell whether a text holds a word, not only as part of a longer one."""
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text) is not None
+
+
+def manual() -> str:
+    """Return everything that a user may read."""
+    return "\n".join(read(path) for path in MANUAL)
+
+
+# --- what is shown runs -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    """Make a directory with a capture in it."""
+    (tmp_path / "capture.jsonl").write_bytes(b"".join(delivery.raw + b"\n" for delivery in simulate(3, seed=1)))
+    return tmp_path
+
+
+def surroundings(directory: Path) -> dict[str, str]:
+    """Return an environment in which `oncebridge` is the one under test, and nothing is set."""
+    folder = directory / ".bin"
+    folder.mkdir()
+    command = folder / "oncebridge"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m oncebridge "$@"\n')
+    command.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ONCEBRIDGE_")}
+    # Unbuffered, so that standard output and standard error come in the order of a terminal.
+    return {**kept, "PATH": f"{folder}:{os.environ['PATH']}", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "python")], ids=named)
+def test_python_runs(path, workplace):
+    """The Python of a document, read from top to bottom as one program, runs without an error or a warning."""
+    lines = [""] * len(read(path).splitlines())
+    for block in blocks(path, "python"):
+        text = block.text.splitlines()
+        lines[block.line - 1 : block.line - 1 + len(text)] = text
+    program = workplace / f"{path.stem}.py"
+    program.write_text("\n".join(lines))  # each line where it stands in the document, for tracebacks
+    command = [sys.executable, "-W", "error", program.name]
+    ran = subprocess.run(
+        command, cwd=workplace, env=surroundings(workplace), capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "console")], ids=named)
+def test_console_runs(path, tmp_path):
+    """The commands of a document, given one after the other, answer what it shows."""
+    environment = surroundings(tmp_path)
+    for block in blocks(path, "console"):
+        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            command, _, shown = part.partition("\n")
+            ran = subprocess.run(
+                ["sh", "-c", f"{command} 2>&1"],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ran.returncode == 0, f"{path.name}: {command}: {ran.stdout}"
+            same = doctest.OutputChecker().check_output(shown.rstrip() + "\n", ran.stdout, doctest.ELLIPSIS)
+            assert same, f"{path.name}: {command} answers:\n{ran.stdout}"
+
+
+@pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "toml")], ids=named)
+def test_settings_files_are_valid(path, tmp_path):
+    """The settings of a document can be loaded."""
+    for block in blocks(path, "toml"):
+        file = tmp_path / "oncebridge.toml"
+        file.write_text(block.text)
+        assert settings.load_settings(file).profiles
+
+
+@pytest.mark.parametrize("path", DOCS, ids=named)
+def test_make_targets_exist(path):
+    """Whatever make is asked for, it can make."""
+    makefile = read(ROOT / "Makefile")
+    texts = [*quoted(read(path)), *(block.text for block in blocks(path, "sh"))]
+    wanted = {target for text in texts for target in re.findall(r"^make ([a-z]+)", text, re.MULTILINE)}
+    assert wanted <= set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+
+
+# --- what is named exists -----------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, Any]:
+    """Return every command by the words that call it; groups too."""
+    found: dict[str, Any] = {}
+    ahead: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
+    while ahead:
+        name, command = ahead.pop(0)
+        found[name] = command
+        ahead += [(f"{name} {short}".strip(), below) for short, below in getattr(command, "commands", {}).items()]
+    return found
+
+
+def calls(path: Path) -> list[list[str]]:
+    """Return every call of `oncebridge` in a document, as its words."""
+    code = [*quoted(read(path))]
+    for block in blocks(path):
+        if block.language in ("console", "sh"):
+            code += block.text.splitlines()
+    found = [re.search(r"(?:^|[|$] ?)(?:\.venv/bin/)?oncebridge ([^|#]+)", line) for line in code]
+    return [shlex.split(match[1]) for match in found if match]
+
+
+def command_of(words: list[str]) -> str:
+    """Return the command that a call names; nothing where it names none."""
+    known, name = commands(), ""
+    for word in words:
+        longer = f"{name} {word}".strip()
+        name = longer if longer in known else name
+    return name
+
+
+def flags_of(*names: str) -> set[str]:
+    """Return the options of these commands."""
+    options = [option for name in names for option in commands()[name].params]
+    return {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
+
+
+def call_problem(words: list[str]) -> str | None:
+    """Say what is wrong with a call, if anything is."""
+    name = command_of(words)
+    flags = flags_of("", name) | {"--help"}
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in flags]
+    if not name and any(not word.startswith("-") for word in words):
+        return f"no command in: oncebridge {shlex.join(words)}"
+    return f"{name}: no option {', '.join(unknown)}" if unknown else None
+
+
+@pytest.mark.parametrize("path", DOCS, ids=named)
+def test_commands_and_options_exist(path):
+    """Every command and option that a document shows exists."""
+    assert not list(filter(None, map(call_problem, calls(path))))
+
+
+@pytest.mark.parametrize("path", MANUAL, ids=named)
+def test_options_exist(path):
+    """Every option that a document names by itself is one of some command."""
+    assert {name.split()[0] for name in quoted(read(path)) if name.startswith("--")} <= flags_of(*commands())
+
+
+@pytest.mark.parametrize("words", [["deduplicate"], ["process", "--nonsense"], ["dead", "list", "--handler"]], ids=str)
+def test_wrong_commands_are_caught(words):
+    """A command or option that does not exist is noticed."""
+    assert call_problem(words)
+
+
+@pytest.mark.parametrize("path", DOCS, ids=named)
+def test_links_resolve(path):
+    """Every relative link leads to a file, and to a heading in it where one is named."""
+    for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", read(path)):
+        target, _, anchor = link.partition("#")
+        file = (path.parent / target).resolve() if target else path
+        assert file.is_file(), f"{path.name}: {link}"
+        headings = re.findall(r"^#+ (.+)$", read(file), re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, f"{path.name}: {link}"
+
+
+@pytest.mark.parametrize("path", DOCS, ids=named)
+def test_named_files_exist(path):
+    """Every file of this project that a document names is there, and so is a test it names in it."""
+    text = read(path)
+    for name in quoted(text):
+        file, _, test = name.partition("::")
+        if re.fullmatch(r"(?:tests|src|docs|tools|requirements)/[\w./-]+", file):
+            assert (ROOT / file).exists(), f"{path.name}: {name}"
+            assert not test or f"def {test}(" in read(ROOT / file), f"{path.name}: {name}"
+
+
+@pytest.mark.parametrize("path", DOCS, ids=named)
+def test_named_settings_exist(path):
+    """Every environment variable that a document names is read."""
+    named_here = set(re.findall(r"ONCEBRIDGE_[A-Z_]+(?![A-Z_*])", read(path)))
+    assert named_here <= {*variables().values(), "ONCEBRIDGE_SECRET", "ONCEBRIDGE_SETTINGS", "ONCEBRIDGE_TEST_SOURCE"}
+
+
+# --- what exists is named -----------------------------------------------------------------------------------
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variable of each setting."""
+    top = {name: f"ONCEBRIDGE_{name.upper()}" for name in settings._TOP}
+    return top | {name: f"ONCEBRIDGE_RETRY_{name.upper()}" for name in settings._RETRY}
+
+
+def test_every_command_is_in_the_readme():
+    """Whatever `oncebridge --help` lists, the README shows."""
+    shown = {command_of(words) for words in calls(README)}
+    assert {name for name, command in commands().items() if not hasattr(command, "commands")} <= shown
+
+
+def as_written(default: object) -> str:
+    """Write a default as a settings file would."""
+    if default is None:
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def test_every_setting_is_in_the_readme():
+    """The table of settings has each one, with its variable and its default."""
+    rows = {quoted(row[0])[0]: row for row in table(section(README, "Settings"))}
+    given = settings.Settings()
+    defaults = {name: getattr(given, name, None) for name in settings._TOP}
+    defaults |= {name: getattr(given.retry, name) for name in settings._RETRY}
+    assert list(rows) == list(defaults)
+    for name, default in defaults.items():
+        _, variable, shown, _ = rows[name]
+        assert variable == f"`{variables()[name]}`"
+        assert shown.strip("`") == as_written(default), name
+
+
+def test_every_setting_of_a_profile_is_shown():
+    """The settings file in the README sets everything that a profile has."""
+    shown = {name for block in blocks(README, "toml") for name in re.findall(r"^(\w+) =", block.text, re.MULTILINE)}
+    assert shown == set(settings._PROFILE)
+
+
+@pytest.mark.parametrize("name", ["ONCEBRIDGE_SECRET", "ONCEBRIDGE_SETTINGS"])
+def test_variables_without_a_setting_are_in_the_readme(name):
+    """What only the environment can say is documented too."""
+    assert mentions(name, read(README))
+
+
+def test_every_error_is_in_the_readme():
+    """Every public error is in the table of errors, and nothing else is."""
+    public = {name for name in oncebridge.__all__ if isinstance(getattr(oncebridge, name), type)}
+    errors = {name for name in public if issubclass(getattr(oncebridge, name), OncebridgeError)}
+    named_there = [name for row in table(section(README, "Errors")) for name in quoted(row[0])]
+    assert sorted(named_there) == sorted(errors)
+
+
+def test_every_public_name_is_documented():
+    """Whatever can be imported from `oncebridge` is spoken of."""
+    assert not [name for name in oncebridge.__all__ if not mentions(name, manual())]
+
+
+def test_every_verdict_is_documented():
+    """README and glossary have exactly the verdicts there are; the glossary in the order they are looked at."""
+    in_readme = [quoted(row[0])[0] for row in table(section(README, "What you get"))]
+    in_glossary = [quoted(row[0])[0] for row in table(section(GLOSSARY, "Verdicts"))]
+    assert sorted(in_readme) == sorted(Verdict)
+    assert in_glossary == [Verdict.DEAD, *(verdict for verdict in Verdict if verdict is not Verdict.DEAD)]
+
+
+def test_every_outcome_is_documented():
+    """The glossary has exactly the outcomes there are."""
+    assert [quoted(row[0])[0] for row in table(section(GLOSSARY, "Outcomes"))] == list(Outcome)
+
+
+def test_the_books_are_documented():
+    """The equation that the books keep is the one that is promised."""
+    equation = f"received = {' + '.join(COLUMNS)}"
+    assert equation in section(GLOSSARY, "The books")
+    assert equation in read(GUARANTEES)
+
+
+# --- the words ----------------------------------------------------------------------------------------------
+
+
+def found_at(dotted: str) -> object:
+    """Return what a dotted name of the package stands for."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(dotted)
+
+
+GLOSSARY_WORDS = table(section(GLOSSARY, "Words"))
+
+
+@pytest.mark.parametrize(("word", "where"), [(row[0], row[2]) for row in GLOSSARY_WORDS if row[2]])
+def test_words_live_where_the_glossary_says(word, where):
+    """A word of the glossary is the name of what it means in the code."""
+    dotted = where.strip("`")
+    assert found_at(dotted) is not None
+    assert word.replace(" ", "") in dotted.lower().replace("_", "").rpartition("oncebridge.")[2]
+
+
+@pytest.mark.parametrize("word", [row[0] for row in GLOSSARY_WORDS])
+def test_words_are_used_in_the_code(word):
+    """A word of the glossary is used in the code, in names or in what is said of them."""
+    folder = Path(oncebridge.__file__).parent
+    text = "\n".join(read(path) for path in folder.rglob("*.py"))
+    assert re.search(rf"\b{word.replace(' ', '[ _]')}", text, re.IGNORECASE)
+
+
+def test_words_of_others_name_nothing():
+    """Nothing in the code is named by a word that the glossary calls somebody else's."""
+    assert {word for word in NOT_OURS if not mentions(word, section(GLOSSARY, "Words").lower())} == set()
+    folder = Path(oncebridge.__file__).parent
+    for path in folder.rglob("*.py"):
+        tree = ast.parse(read(path))
+        names = [getattr(node, "name", None) or getattr(node, "arg", None) for node in ast.walk(tree)]
+        parts = {part.lower() for name in names if name for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+        assert not parts & NOT_OURS, path
+
+
+# --- the architecture ---------------------------------------------------------------------------------------
+
+
+def test_modules_are_listed_in_the_order_of_imports():
+    """The table of modules has every module, in the order in which they may import each other."""
+    folder = Path(oncebridge.__file__).parent
+    there = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    layout = read(ROOT / "tests" / "test_layout.py")
+    (order,) = re.findall(r"^ORDER = (\[.*?^\])", layout, re.MULTILINE | re.DOTALL)
+    wanted = [name for name in ast.literal_eval(order) if name in there]
+    assert set(wanted) == {name for name in there if not name.startswith("_")}
+    assert [quoted(row[0])[0] for row in table(section(ARCHITECTURE, "Overview"))] == wanted
+
+
+def drawn() -> dict[tuple[str, str], str]:
+    """Return the moves of the diagram, and the letter of each."""
+    (diagram,) = blocks(ARCHITECTURE, "mermaid")
+    return {(start, end): letter for start, end, letter in re.findall(r"(\S+) --> (\S+): (\w)", diagram.text)}
+
+
+def test_every_move_is_explained():
+    """Each move of the diagram has a letter of its own, and each letter an explanation."""
+    letters = list(drawn().values())
+    explained: list[str] = []
+    for label in re.findall(r"^- \*\*(.+?)\*\*", section(ARCHITECTURE, "A claim's life"), re.MULTILINE):
+        first, _, last = label.partition(" to ")
+        explained += map(chr, range(ord(first), ord(last) + 1)) if last else label.split(", ")
+    assert letters == sorted(set(letters))
+    assert explained == letters
+
+
+def records() -> list[Record | None]:
+    """Return what a ledger may remember of an event, by status and by whether a dead letter is kept."""
+    unsettled = [(status, letter) for status in Status if status not in SETTLED for letter in (False, True)]
+    settled = [(status, status is Status.DEAD) for status in Status if status in SETTLED]
+    return [None, *(Record(status=status, token=1, letter=letter) for status, letter in unsettled + settled)]
+
+
+def moves_of_the_code() -> set[tuple[str, str]]:
+    """Try every claim and every settle on every record, and return the moves between statuses."""
+    moves: set[tuple[str, str]] = set()
+    early, late = Moment((1,)), Moment((2,))
+    newest = [None, Entity(), Entity(state=b"s", moment=late, line=late), Entity(state=b"s", moment=early, line=early)]
+    flags = itertools.product((False, True), repeat=3)
+    for record, entity, (redrive, force, alone) in itertools.product(records(), newest, flags):
+        state = None if entity is None else b"s"
+        # Before the newest and beyond the window it is stale, within it an echo, otherwise fresh.
+        for window_ns in (0, 5):
+            ask = Ask(
+                key=b"k", entity=state and b"e", state=state, moment=early, echo_window_ns=window_ns,
+                redrive=redrive, force=force, alone=alone,
+            )  # fmt: skip
+            _, after, _ = decide_claim(ask, record, entity, Call(b"new", 10, 100))
+            if after is not None:
+                moves.add((record.status.value if record else "[*]", after.status.value))
+    for record, outcome in itertools.product(filter(None, records()), Outcome):
+        _, after, _ = decide_settle(Settlement(Claim(Ask(key=b"k"), 1), outcome), record, None, 100)
+        if after is not None:
+            moves.add((record.status.value, after.status.value))
+    return moves
+
+
+def test_the_diagram_shows_every_move_and_no_other():
+    """The moves drawn are the moves that the code makes."""
+    assert set(drawn()) == moves_of_the_code()
+
+
+def test_readme_is_short():
+    """The README can be read in one sitting."""
+    assert len(read(README).splitlines()) <= 210
