@@ -7,6 +7,7 @@ A ledger fetches the record of an event and, for a state, that of its entity, le
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -165,7 +166,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 Move = tuple[Answer, Record | None, Entity | None]
-
+Kept = tuple[bool, Record | None, Entity | None]
 
 # --- the rules, each by itself -----------------------------------------------------------------------
 
@@ -240,7 +241,7 @@ def holds(claim: Claim, record: Record | None, entity: Entity | None) -> bool:
 
 
 def decide_claim(ask: Ask, record: Record | None, entity: Entity | None, call: Call) -> Move:
-    """Work out the verdict, and what event and entity become (None: they stay as they are)."""
+    """Work out the verdict, and what event and entity become; None where they stay as they are."""
     if record is not None:
         if has_other_content(ask, record):
             return Answer(Verdict.CONFLICT, of=record.envelope), None, None
@@ -280,9 +281,8 @@ def _claim_state(ask: Ask, record: Record | None, entity: Entity, call: Call) ->
     if entity.lease_until_us > call.now_us:
         return Answer(Verdict.BUSY, busy_us=entity.lease_until_us - call.now_us), None, None
     if not ask.force and is_echo(ask, entity):
-        line = _later(ask.moment, entity.line) if is_believable(ask.moment, call.now_us) else entity.line
         recorded = _recorded(ask, record, Status.ECHO, call)
-        return Answer(Verdict.ECHO), recorded, replace(entity, line=line, changed_us=call.now_us)
+        return Answer(Verdict.ECHO), recorded, _after_echo(ask, entity, call.now_us)
     if not ask.force and is_stale(ask, entity):
         return Answer(Verdict.STALE), _recorded(ask, record, Status.STALE, call), None
     if _ran_out(record) and not ask.alone:
@@ -293,7 +293,6 @@ def _claim_state(ask: Ask, record: Record | None, entity: Entity, call: Call) ->
         entity,
         token=token,
         lease_until_us=call.now_us + call.lease_us,
-        unsure=entity.unsure or entity.lease_until_us != 0,  # a lease still set here has run out
         changed_us=call.now_us,
     )
     return Answer(Verdict.FRESH, token, granted.attempts + 1), granted, held
@@ -337,18 +336,19 @@ def _recorded(ask: Ask, record: Record | None, status: Status, call: Call) -> Re
     )
 
 
-def _later(one: Moment, other: Moment) -> Moment:
-    """Join two moments of one entity into the later of each time."""
-    times = tuple(
-        b if a is None else a if b is None else max(a, b) for a, b in zip(one.times, other.times, strict=True)
-    )
-    version = one.version if other.version is None else max(one.version or 0, other.version)
-    return Moment(times, version, one.echoes)
+def _after_echo(ask: Ask, entity: Entity, now_us: int) -> Entity:
+    """Let an echo move the time by which stale is judged, forward only; the newest done event stays."""
+    forward = older(entity.line, ask.moment) and is_believable(ask.moment, now_us)
+    return replace(entity, line=_filled(ask.moment, entity.line) if forward else entity.line, changed_us=now_us)
+
+
+def _filled(moment: Moment, line: Moment) -> Moment:
+    """Take from the line what a moment does not say: an event without its own time sets back no other's."""
+    times = tuple(b if a is None else a for a, b in zip_longest(moment.times, line.times))
+    return Moment(times, line.version if moment.version is None else moment.version, moment.echoes)
 
 
 # --- extend and settle -------------------------------------------------------------------------------
-
-Kept = tuple[bool, Record | None, Entity | None]
 
 
 def decide_extend(claim: Claim, record: Record | None, entity: Entity | None, call: Call) -> Kept:
@@ -395,4 +395,5 @@ def _after_done(ask: Ask, entity: Entity, now_us: int) -> Entity:
     """
     if older(ask.moment, entity.line) or not is_believable(ask.moment, now_us):
         return replace(entity, unsure=True)
-    return replace(entity, state=ask.state, moment=ask.moment, key=ask.key, line=ask.moment, unsure=False)
+    line = _filled(ask.moment, entity.line)
+    return replace(entity, state=ask.state, moment=ask.moment, key=ask.key, line=line, unsure=False)

@@ -99,10 +99,9 @@ def _outcome(road: Road, deliveries: list[Delivery], path: Path, seconds: float)
     """Count at the sink, not in the ledger: what took effect, and how often."""
     with closing(sqlite3.connect(path)) as db:
         (effects, once) = db.execute("SELECT count(*), count(DISTINCT key) FROM crm").fetchone()
-        (settled,) = db.execute(
-            "SELECT count(*) FROM event WHERE status IN ('done', 'echo', 'stale', 'dead')"
-        ).fetchone()
-        (needless,) = db.execute("SELECT count(*) FROM event WHERE status IN ('echo', 'stale', 'dead')").fetchone()
+        numbers = dict(db.execute("SELECT status, count(*) FROM oncebridge_event GROUP BY status"))
+    needless = sum(numbers.get(status, 0) for status in ("echo", "stale", "dead"))
+    settled = needless + numbers.get("done", 0)
     events = sum(delivery.verdict not in ("redelivery", "republish") for delivery in deliveries)
     naive_lost, naive_doubled = naive(deliveries, road.lost_with_worker)
     columns = {column: road.columns[column] for column in COLUMNS}

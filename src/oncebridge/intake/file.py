@@ -54,7 +54,7 @@ def _lines_in(file: IO[bytes], progress: Callable[[int], None]) -> Iterator[byte
             rest = file.read(WRAPPER_BYTES_MAX)
             if file.read(1):
                 raise ConfigurationError(
-                    f"is one JSON value of more than {WRAPPER_BYTES_MAX:,} bytes; write it as JSON lines, one event a line"
+                    f"a file is one JSON value of more than {WRAPPER_BYTES_MAX:,} bytes; write it as JSON lines"
                 )
             progress(len(rest))
             yield line + rest

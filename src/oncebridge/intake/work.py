@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oncebridge.claim import Claim, Outcome
-from oncebridge.errors import ClaimLost, ConfigurationError, PermanentError, RetryLater
+from oncebridge.errors import (
+    ClaimLost,
+    ConfigurationError,
+    LedgerRefused,
+    LedgerUnavailable,
+    PermanentError,
+    RetryLater,
+)
 from oncebridge.ledgers.protocol import SettlesInTransaction
 
 if TYPE_CHECKING:
@@ -69,6 +76,10 @@ class Work:
             return Ended(outcome=Outcome.RETRY, reason=str(lost), lost=True)
         except _HandlerFailed as failed:
             return self._failed(handler, claim, failed.args[0])
+        except (LedgerUnavailable, LedgerRefused) as error:
+            if handler.wants_transaction:
+                raise  # the ledger's own: the handler has done nothing wrong
+            return self._failed(handler, claim, error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises is its failure
             return self._failed(handler, claim, error)
         return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt), settled=handler.wants_transaction)
@@ -90,7 +101,7 @@ class Work:
         """Tell a permanent error from a passing one."""
         name = type(error).__name__
         # The error's own words may quote the payload: they go where only `dead show` looks.
-        detail = "".join(traceback.format_exception(error))
+        detail = _storable("".join(traceback.format_exception(error)))
         if isinstance(error, (PermanentError, *handler.permanent)):
             return Ended(outcome=Outcome.DEAD, reason=f"handler raised {name}, which is permanent", detail=detail)
         if self._retry.is_last(claim.attempt):
@@ -112,6 +123,11 @@ class Work:
     def close(self) -> None:
         """End the event loop, if one was needed."""
         self._loop.close()
+
+
+def _storable(text: str) -> str:
+    """Write half characters and U+0000 as escapes: no database keeps them, and an error may quote anything."""
+    return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
 
 
 def _attempt(attempt: int) -> str:

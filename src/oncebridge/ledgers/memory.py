@@ -28,6 +28,7 @@ class MemoryLedger:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._secret: bytes | None = None
+        self._made_it = False
         self.records: dict[tuple[bytes, str], Record] = {}
         self.entities: dict[bytes, Entity] = {}
         self.letters: dict[tuple[bytes, str], Letter] = {}
@@ -46,8 +47,8 @@ class MemoryLedger:
         """Take the secret given first, or make one."""
         with self._lock:
             if self._secret is None:
-                self._secret = secret or secrets.token_bytes(32)
-            if secret is not None and not hmac.compare_digest(secret, self._secret):
+                self._secret, self._made_it = secret or secrets.token_bytes(32), secret is None
+            if not (self._made_it if secret is None else hmac.compare_digest(secret, self._secret)):
                 raise LedgerRefused("this ledger was first opened with another secret")
             return self._secret
 
@@ -161,6 +162,7 @@ class MemoryLedger:
                     status=Status.CLAIMED if entity.lease_until_us else Status.DONE,
                     topic=ask.topic,
                     time_ms=ask.time_ms,
+                    envelope=ask.envelope,
                     changed_us=entity.changed_us,
                     lease_until_us=entity.lease_until_us,
                 )
@@ -184,6 +186,7 @@ class MemoryLedger:
             ]
             for at in old:
                 del self.records[at], self._asks[at]
-            for key in [key for key, entity in self.entities.items() if entity.changed_us < before_us]:
-                del self.entities[key]
+            for key, entity in list(self.entities.items()):
+                if entity.changed_us < before_us and not entity.lease_until_us:
+                    del self.entities[key]
             return len(old)

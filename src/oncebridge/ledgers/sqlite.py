@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from oncebridge.claim import SETTLED, Call, Outcome, Settlement, Status
 from oncebridge.clock import Clock, SystemClock
-from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable
+from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
 from oncebridge.ledgers.sqlite_rows import claim_row, conditions, entry, extend_row, settle_row
 from oncebridge.topics import topic_pattern
 
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_S: Final = 30.0
 PURGE_AT_ONCE: Final = 1000  # rows per transaction, so that workers get their turn in between
+
+_PURGE: Final = f"""
+    DELETE FROM oncebridge_event WHERE (key, handler) IN (
+        SELECT key, handler FROM oncebridge_event
+        WHERE changed_us < ? AND letter = 0 AND status IN ({", ".join(f"'{status}'" for status in sorted(SETTLED))})
+        LIMIT ?)"""  # noqa: S608 - constants
 
 
 class SQLiteLedger:
@@ -66,35 +72,43 @@ class SQLiteLedger:
 
     def open(self, secret: bytes | None) -> bytes:
         """Open or create the file, readable by its owner alone: it holds the secret and dead letters."""
-        with self._lock, _in_our_words(self.path):
+        with self._lock:
             if self._connection is None:
-                self._connection = self._connect()
-            self.migrate()
-            with self._writing() as db:
-                return _agree_on_secret(db, secret)
+                with _in_our_words(self.path):
+                    self._connection = self._connect()
+            try:
+                self.migrate()
+                with self._writing() as db:
+                    return _agree_on_secret(db, secret)
+            except BaseException:
+                self.close()
+                raise
 
     def _connect(self) -> sqlite3.Connection:
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA secure_delete = ON")  # a discarded letter is overwritten, not only unlinked
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("PRAGMA secure_delete = ON")  # a discarded letter is overwritten, not only unlinked
+        except BaseException:
+            db.close()
+            raise
         db.create_function("topic_matches", 2, lambda pattern, topic: bool(topic_pattern(pattern).fullmatch(topic)))
         return db
 
     def migrate(self) -> None:
         """Create what is missing."""
-        with self._lock, _in_our_words(self.path):
-            (found,) = self._db.execute("PRAGMA user_version").fetchone()
+        with self._writing() as db:
+            found = _schema_version(db)
             if found > SCHEMA_VERSION:
                 raise LedgerRefused(f"{self.path} was written by a newer Oncebridge (schema {found}); update this one")
             if found == SCHEMA_VERSION:
                 return
-            with self._writing() as db:
-                # Not executescript: that would commit the transaction first.
-                for statement in files("oncebridge.ledgers").joinpath("sqlite.sql").read_text().split(";\n"):
-                    db.execute(statement)
-                db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            # Not executescript: that would commit the transaction first.
+            for statement in files("oncebridge.ledgers").joinpath("sqlite.sql").read_text().split(";\n"):
+                db.execute(statement)
+            db.execute("INSERT OR REPLACE INTO oncebridge_meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
 
     def close(self) -> None:
         """Close the file."""
@@ -150,11 +164,17 @@ class SQLiteLedger:
                 db = self._db
                 db.execute("BEGIN IMMEDIATE")
             try:
+                with _in_our_words(self.path):
+                    # From here on nobody else can write, so a claim in force now stays in force.
+                    if not extend_row(db, claim, Call(b"", 0, self._clock.now_us())):
+                        raise ClaimLost
                 db.set_authorizer(_refuse_transaction_control)
                 try:
                     yield db  # the handler's own errors pass through as they are
                 finally:
                     db.set_authorizer(None)
+                if not db.in_transaction:
+                    raise PermanentError("a statement of the handler ended its transaction; use no OR ROLLBACK in it")
                 with _in_our_words(self.path):
                     if not settle_row(db, Settlement(claim, Outcome.DONE), self._clock.now_us()):
                         raise ClaimLost
@@ -185,8 +205,9 @@ class SQLiteLedger:
                 " event.envelope, event.changed_us, event.again_us,"
                 " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token"
                 " THEN entity.lease_until_us ELSE 0 END),"
-                f" coalesce(letter.reason, ''), {letter} FROM event LEFT JOIN letter USING (key, handler)"
-                f" LEFT JOIN entity ON entity.key = event.entity {where}",
+                f" coalesce(letter.reason, ''), {letter} FROM oncebridge_event AS event"
+                " LEFT JOIN oncebridge_letter AS letter USING (key, handler)"
+                f" LEFT JOIN oncebridge_entity AS entity ON entity.key = event.entity {where}",
                 values,
             ).fetchall()
         return [entry(*row) for row in rows]
@@ -196,45 +217,47 @@ class SQLiteLedger:
             rows = self._db.execute(
                 "SELECT event.key, '', CASE WHEN entity.lease_until_us THEN 'claimed' ELSE 'done' END, event.topic,"
                 " event.time_ms, 0, event.envelope, entity.changed_us, 0, entity.lease_until_us, '', NULL, ''"
-                " FROM entity JOIN event ON event.key = entity.newest"
-                " WHERE ?1 IS NULL OR event.conversation = ?1 OR event.user = ?1"
-                " GROUP BY entity.key ORDER BY entity.changed_us LIMIT ?2",
-                (query.subject, -1 if query.limit is None else query.limit),
+                " FROM oncebridge_entity AS entity JOIN oncebridge_event AS event ON event.key = entity.newest"
+                " WHERE :subject IS NULL OR event.conversation = :subject OR event.user = :subject"
+                " GROUP BY entity.key ORDER BY entity.changed_us LIMIT :limit",
+                {"subject": query.subject, "limit": -1 if query.limit is None else query.limit},
             ).fetchall()
         return [entry(*row) for row in rows]
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""
         with self._lock, _in_our_words(self.path):
-            rows = self._db.execute("SELECT status, count(*) FROM event GROUP BY status").fetchall()
+            rows = self._db.execute("SELECT status, count(*) FROM oncebridge_event GROUP BY status").fetchall()
         return {Status(status): number for status, number in rows}
 
     def purge(self, *, older_than_us: int) -> int:
         """Forget what was settled before then, a little at a time, and entities that rest since."""
         before_us = self._clock.now_us() - older_than_us
-        settled = ", ".join(f"'{status}'" for status in sorted(SETTLED))
         forgotten = 0
         while True:
             with self._writing() as db:
-                number = db.execute(
-                    "DELETE FROM event WHERE (key, handler) IN (SELECT key, handler FROM event WHERE changed_us < ?"  # noqa: S608 - constants
-                    f" AND letter = 0 AND status IN ({settled}) LIMIT {PURGE_AT_ONCE})",
-                    (before_us,),
-                ).rowcount
+                number = db.execute(_PURGE, (before_us, PURGE_AT_ONCE)).rowcount
             forgotten += number
             if number < PURGE_AT_ONCE:
                 break
         with self._writing() as db:
-            db.execute("DELETE FROM entity WHERE changed_us < ?", (before_us,))
+            db.execute("DELETE FROM oncebridge_entity WHERE changed_us < ? AND lease_until_us = 0", (before_us,))
         return forgotten
+
+
+def _schema_version(db: sqlite3.Connection) -> int:
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'oncebridge_meta'").fetchone():
+        return 0
+    row = db.execute("SELECT value FROM oncebridge_meta WHERE name = 'schema'").fetchone()
+    return int(row[0]) if row else 0
 
 
 def _agree_on_secret(db: sqlite3.Connection, secret: bytes | None) -> bytes:
     """Take the ledger's own secret, or check that the one given is the one it was first opened with."""
-    kept = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('secret', 'secret check')"))
+    kept = dict(db.execute("SELECT name, value FROM oncebridge_meta WHERE name IN ('secret', 'secret check')"))
     if not kept:
         kept = {"secret check": _check(secret)} if secret else {"secret": secrets.token_bytes(32)}
-        db.executemany("INSERT INTO meta VALUES (?, ?)", kept.items())
+        db.executemany("INSERT INTO oncebridge_meta VALUES (?, ?)", kept.items())
     own = kept.get("secret")
     if own is not None and (secret is None or hmac.compare_digest(own, secret)):
         return bytes(own)

@@ -1,11 +1,11 @@
 -- The SQLite ledger. Times ending in _us are microseconds since 1970 by this machine's clock, _ms milliseconds.
 -- In clear are topics, event times and envelope ids; everything else of a payload is a keyed digest, but for
--- what dead letters hold.
+-- what dead letters hold. Handlers keep tables of their own in this file, so ours have a name of their own.
 
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS oncebridge_meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
 -- One row per event and handler.
-CREATE TABLE IF NOT EXISTS event (
+CREATE TABLE IF NOT EXISTS oncebridge_event (
     key            BLOB    NOT NULL,           -- digest of the identity
     handler        TEXT    NOT NULL,           -- stable name; '' for the one that needs none
     status         TEXT    NOT NULL,           -- claimed retry release | done echo stale dead discard
@@ -27,12 +27,12 @@ CREATE TABLE IF NOT EXISTS event (
     PRIMARY KEY (key, handler)
 ) WITHOUT ROWID;
 
-CREATE INDEX IF NOT EXISTS event_conversation ON event (conversation) WHERE conversation IS NOT NULL;
-CREATE INDEX IF NOT EXISTS event_user ON event (user) WHERE user IS NOT NULL;
-CREATE INDEX IF NOT EXISTS event_unsettled ON event (status) WHERE status NOT IN ('done', 'echo', 'stale');
+CREATE INDEX IF NOT EXISTS oncebridge_event_conversation ON oncebridge_event (conversation) WHERE conversation IS NOT NULL;
+CREATE INDEX IF NOT EXISTS oncebridge_event_user ON oncebridge_event (user) WHERE user IS NOT NULL;
+CREATE INDEX IF NOT EXISTS oncebridge_event_unsettled ON oncebridge_event (status) WHERE status NOT IN ('done', 'echo', 'stale');
 
 -- One row per entity of a state topic: who holds it, and its newest done event.
-CREATE TABLE IF NOT EXISTS entity (
+CREATE TABLE IF NOT EXISTS oncebridge_entity (
     key            BLOB PRIMARY KEY,
     token          INTEGER NOT NULL,
     lease_until_us INTEGER NOT NULL,           -- 0: not held
@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS entity (
 ) WITHOUT ROWID;
 
 -- What dead letters hold: the only place for whole payloads.
-CREATE TABLE IF NOT EXISTS letter (
+CREATE TABLE IF NOT EXISTS oncebridge_letter (
     key     BLOB NOT NULL,
     handler TEXT NOT NULL,
     raw     BLOB NOT NULL,

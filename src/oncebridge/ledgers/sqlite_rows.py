@@ -21,9 +21,9 @@ _encode = msgspec.json.Encoder().encode
 _RECORD: Final = (
     "status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, again_us, letter"
 )
-_READ_RECORD: Final = f"SELECT {_RECORD} FROM event WHERE key = ? AND handler = ?"  # noqa: S608 - constants
+_READ_RECORD: Final = f"SELECT {_RECORD} FROM oncebridge_event WHERE key = ? AND handler = ?"  # noqa: S608 - constants
 _WRITE_RECORD: Final = f"""
-    INSERT INTO event ({_RECORD}, key, handler, topic, time_ms, conversation, user, entity)
+    INSERT INTO oncebridge_event ({_RECORD}, key, handler, topic, time_ms, conversation, user, entity)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (key, handler) DO UPDATE SET
         status = excluded.status, token = excluded.token, nonce = excluded.nonce,
@@ -31,9 +31,9 @@ _WRITE_RECORD: Final = f"""
         content = excluded.content, envelope = excluded.envelope, changed_us = excluded.changed_us,
         again_us = excluded.again_us, letter = excluded.letter"""  # noqa: S608 - constants
 _READ_ENTITY: Final = (
-    "SELECT token, lease_until_us, state, moment, newest, line, unsure, changed_us FROM entity WHERE key = ?"
+    "SELECT token, lease_until_us, state, moment, newest, line, unsure, changed_us FROM oncebridge_entity WHERE key = ?"
 )
-_WRITE_ENTITY: Final = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_WRITE_ENTITY: Final = "INSERT OR REPLACE INTO oncebridge_entity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def claim_row(db: sqlite3.Connection, ask: Ask, call: Call) -> Answer:
@@ -109,7 +109,7 @@ def _write(
         row = (*msgspec.structs.astuple(record), ask.key, ask.handler, ask.topic, ask.time_ms)
         db.execute(_WRITE_RECORD, (*row, ask.conversation, ask.user, ask.entity))
         if before is not None and before.letter and not record.letter:
-            db.execute("DELETE FROM letter WHERE key = ? AND handler = ?", (ask.key, ask.handler))
+            db.execute("DELETE FROM oncebridge_letter WHERE key = ? AND handler = ?", (ask.key, ask.handler))
     if entity is not None and ask.entity is not None:
         moment, line = _encode(entity.moment), _encode(entity.line)
         row = (ask.entity, entity.token, entity.lease_until_us, entity.state, moment, entity.key, line)
@@ -118,7 +118,9 @@ def _write(
 
 def _write_letter(db: sqlite3.Connection, ask: Ask, letter: Letter) -> None:
     row = (ask.key, ask.handler, letter.raw, letter.reason, letter.detail)
-    db.execute("INSERT OR REPLACE INTO letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)", row)
+    db.execute(
+        "INSERT OR REPLACE INTO oncebridge_letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)", row
+    )
 
 
 def entry(*row: Any) -> Entry:

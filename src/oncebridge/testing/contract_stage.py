@@ -213,6 +213,10 @@ class LedgerStage:
         """Return the keys that a scan finds, in its order."""
         return [entry.key for entry in self.ledger.scan(Query(**query))]
 
+    def counted(self) -> dict[Status, int]:
+        """Return the ledger's counts, without those that are nought."""
+        return {status: number for status, number in self.ledger.counts().items() if number}
+
     def knows_original(self, answer: Answer, envelope: str) -> bool:
         """Tell whether a duplicate is traced to this envelope; a ledger that does not keep it may be silent."""
         return answer.of == envelope or (not self.keeps_done and answer.of is None)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Outcome, Status, Verdict
+from oncebridge.testing.scenarios import Delivery, Scenario, Told
 
 T = TypeVar("T")
 
@@ -69,49 +70,18 @@ class Violation(AssertionError):
         return f"{self.kind}: {self.args[0]}{steps}"
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a scenario: what it says, and when."""
+class Asked(msgspec.Struct, frozen=True):
+    """How a worker asked: until when it wants the claim, and whether alone and for a dead letter's sake."""
 
-    state: str
-    times_ms: tuple[int, ...] = (0,)
-    version: int | None = None
-    #: An explicit id: two events with the same are a conflict.
-    id: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What traces call it."""
-        time = "/".join(str(time) for time in self.times_ms)
-        return f"{self.state}@{time}" + ("" if self.version is None else f"v{self.version}")
-
-
-class Delivery(msgspec.Struct, frozen=True):
-    """One arrival of one event; several with the same number of the event are twins."""
-
-    event: int
-    envelope: str | None
-
-
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """What is delivered, and how much may go wrong."""
-
-    name: str
-    #: Whether the events are states of one entity; otherwise each is a fact.
-    state: bool
-    events: tuple[Told, ...]
-    deliveries: tuple[Delivery, ...]
-    faults: int = 2
-
-    def fence(self, event: int) -> int:
-        """Return which claims exclude each other: all of an entity, or all of one fact."""
-        return 0 if self.state else event
+    until_us: int
+    alone: bool
+    buried: bool
 
 
 class Hold(msgspec.Struct, frozen=True):
     """The newest claim of an entity or a fact."""
 
     token: int = 0
-    event: int = -1
     until_us: int = 0
     open: bool = False
 
@@ -160,10 +130,10 @@ class Judge:
 
     def blank(self) -> Book:
         """Return the book before anything happened."""
-        count = len(self._events)
+        count, fences = len(self._events), self._scenario.fences
         return Book(
-            holds=(Hold(),) * count,
-            shown=(Shown(),) * count,
+            holds=(Hold(),) * (fences + (count if any(told.id for told in self._events) else 0)),
+            shown=(Shown(),) * fences,
             lasts=(Last(),) * count,
             closed=(None,) * count,
             effects=(False,) * count,
@@ -174,14 +144,19 @@ class Judge:
     # --- claim ---------------------------------------------------------------------------------------
 
     def claimed(
-        self, book: Book, by: Delivery, answer: Answer, *, alone: bool, lost: Answer | None, now_us: int, until_us: int
+        self, book: Book, by: Delivery, answer: Answer, *, asked: Asked, lost: Answer | None, now_us: int
     ) -> Book:
         """Judge an answer to a claim; `lost` is the answer that the same call had before, but nobody heard."""
-        event, hold = by.event, book.holds[self._scenario.fence(by.event)]
+        event = by.event
+        fence = self._scenario.fence(event, buried=asked.buried)
+        hold = book.holds[fence]
         if lost is not None and self._still_true(hold, lost):
             same = (answer.verdict, answer.token, answer.attempt) == (lost.verdict, lost.token, lost.attempt)
             _require(same, Broken.REPEAT, f"first {_said(lost)}, asked again {_said(answer)}")
             return book
+        conflict = not asked.buried and self._has_rival(book, event)
+        told = (answer.verdict is Verdict.CONFLICT) == conflict
+        _require(told, Broken.VERDICT, f"its id came {'' if conflict else 'never '}before with other content")
         runs = hold.open and hold.until_us > now_us
         closed = book.closed[event]
         match answer.verdict:
@@ -192,18 +167,16 @@ class Judge:
                     _require(answer.verdict is right, Broken.VERDICT, f"should be {right}")
             case Verdict.BUSY:
                 _require(runs, Broken.BLOCKED, "busy, though nobody holds it")
-            case Verdict.CONFLICT:
-                _require(self._has_rival(book, event), Broken.VERDICT, "no other content came under this id")
             case Verdict.ECHO:
                 self._judge_echo(book, event)
-                return replace(book, closed=_put(book.closed, event, Closed(Status.ECHO, by.envelope)))
+                return self._recorded(book, by, Status.ECHO)
             case Verdict.STALE:
                 self._judge_stale(book, event, now_us)
-                return replace(book, closed=_put(book.closed, event, Closed(Status.STALE, by.envelope)))
+                return self._recorded(book, by, Status.STALE)
             case Verdict.FRESH if answer.token:
                 _require(not runs, Broken.HOLDERS, f"token {hold.token} holds it already")
                 _require(closed is None, Broken.AGAIN, "it was settled for good")
-                return self._granted(book, event, answer, alone=alone, until_us=until_us)
+                return self._granted(book, event, answer, fence, asked)
         return book
 
     def _still_true(self, hold: Hold, lost: Answer) -> bool:
@@ -215,8 +188,11 @@ class Judge:
     def _has_rival(self, book: Book, event: int) -> bool:
         """Tell whether another content came before under the same explicit id."""
         mine = self._events[event].id
+        if mine is None:
+            return False
         rivals = [other for other, told in enumerate(self._events) if other != event and told.id == mine]
-        return mine is not None and any(book.lasts[rival].token for rival in rivals)
+        first = [one for one in rivals if not book.holds[self._scenario.fence(one, buried=True)].token]
+        return any(book.lasts[rival].token or book.closed[rival] for rival in first)
 
     def _judge_echo(self, book: Book, event: int) -> None:
         told, shown = self._events[event], book.shown[self._scenario.fence(event)].event
@@ -232,6 +208,11 @@ class Judge:
         reasons = [other for other in self._standing(book, now_us) if _newer(other, self._events[event])]
         _require(bool(reasons), Broken.STALE, "nothing newer has taken effect")
 
+    def _recorded(self, book: Book, by: Delivery, status: Status) -> Book:
+        """Take down an event that needs no work; whatever claims of it ended how before, nobody finds it so now."""
+        closed = _put(book.closed, by.event, Closed(status, by.envelope))
+        return replace(book, closed=closed, lasts=_put(book.lasts, by.event, Last()))
+
     def _standing(self, book: Book, now_us: int) -> list[Told]:
         """Return the events that count for what is newest: done or echoed, and not from the far future."""
         return [
@@ -240,35 +221,30 @@ class Judge:
             if closed is not None and closed.status in (Status.DONE, Status.ECHO) and _is_credible(told, now_us)
         ]
 
-    def _granted(self, book: Book, event: int, answer: Answer, *, alone: bool, until_us: int) -> Book:
-        fence, last = self._scenario.fence(event), book.lasts[event]
-        newest = book.holds[fence].token
+    def _granted(self, book: Book, event: int, answer: Answer, fence: int, asked: Asked) -> Book:
+        last, newest = book.lasts[event], book.holds[fence].token
         _require(answer.token > newest, Broken.TOKEN, f"token {answer.token} is not above {newest}")
         ran_out = last.token != 0 and last.outcome is None
         spent = book.spent[event] + (1 if ran_out and last.alone else 0)
         _require(answer.attempt == 1 + spent, Broken.ATTEMPTS, f"attempt {answer.attempt}, not {1 + spent}")
         return replace(
             book,
-            holds=_put(book.holds, fence, Hold(answer.token, event, until_us, open=True)),
-            lasts=_put(book.lasts, event, Last(answer.token, alone)),
+            holds=_put(book.holds, fence, Hold(answer.token, asked.until_us, open=True)),
+            lasts=_put(book.lasts, event, Last(answer.token, asked.alone)),
             spent=_put(book.spent, event, spent),
         )
 
     # --- extend, effect and settle -------------------------------------------------------------------
 
-    def is_in_force(self, book: Book, event: int, token: int) -> bool:
-        """Tell whether a claim is the newest of its entity or fact, and not settled yet."""
-        hold = book.holds[self._scenario.fence(event)]
-        return hold.open and hold.token == token
-
-    def extended(self, book: Book, event: int, token: int, *, kept: bool, changed: bool, until_us: int) -> Book:
+    def extended(self, book: Book, by: Delivery, token: int, *, asked: Asked, kept: bool, changed: bool) -> Book:
         """Judge an answer to an extend."""
-        if not self.is_in_force(book, event, token):
+        fence = self._scenario.fence(by.event, buried=asked.buried)
+        hold = book.holds[fence]
+        if not _is_in_force(hold, token):
             _require(not kept and not changed, Broken.LATE, f"token {token} was extended, but is not in force")
             return book
         _require(kept, Broken.REFUSED, f"token {token} is in force, but was not extended")
-        fence = self._scenario.fence(event)
-        return replace(book, holds=_put(book.holds, fence, replace(book.holds[fence], until_us=until_us)))
+        return replace(book, holds=_put(book.holds, fence, replace(hold, until_us=asked.until_us)))
 
     def effect(self, book: Book, event: int, token: int) -> Book:
         """Let an effect reach the sink, which silently ignores tokens below the highest it has seen."""
@@ -283,9 +259,9 @@ class Judge:
         self, book: Book, by: Delivery, token: int, outcome: Outcome, *, kept: bool, changed: bool, buried: bool
     ) -> Book:
         """Judge an answer to a settle."""
-        event, fence = by.event, self._scenario.fence(by.event)
-        last = book.lasts[event]
-        if not self.is_in_force(book, event, token):
+        event, fence = by.event, self._scenario.fence(by.event, buried=buried)
+        hold, last = book.holds[fence], book.lasts[event]
+        if not _is_in_force(hold, token):
             repeated = last.token == token and last.outcome is outcome
             _require(kept or not repeated, Broken.REPEAT, f"{outcome} was accepted first, then refused")
             _require(repeated or not kept, Broken.LATE, f"{outcome} of token {token}, which is not in force")
@@ -302,7 +278,7 @@ class Judge:
             closed = Closed(Status.DEAD, by.envelope)
         return replace(
             book,
-            holds=_put(book.holds, fence, replace(book.holds[fence], open=False)),
+            holds=_put(book.holds, fence, replace(hold, open=False)),
             lasts=_put(book.lasts, event, replace(last, outcome=outcome)),
             spent=_put(book.spent, event, spent),
             closed=_put(book.closed, event, closed),
@@ -351,6 +327,11 @@ class Judge:
 def _require(condition: bool, kind: Broken, message: str) -> None:
     if not condition:
         raise Violation(kind, message)
+
+
+def _is_in_force(hold: Hold, token: int) -> bool:
+    """Tell whether a claim is the newest of its entity or fact, and not settled yet."""
+    return hold.open and hold.token == token
 
 
 def _newer(one: Told, other: Told) -> bool:

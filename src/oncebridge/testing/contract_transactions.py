@@ -1,0 +1,135 @@
+"""The ledger contract on transactions, for ledgers that settle in the transaction their handlers write in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from oncebridge.claim import Ask, Claim, Outcome, Status, Verdict
+from oncebridge.errors import ClaimLost
+from oncebridge.ledgers.protocol import SettlesInTransaction
+from oncebridge.testing.contract_stage import LedgerStage
+
+
+class HandlerBroke(Exception):
+    """What a handler raises here."""
+
+
+class TransactionRules(LedgerStage):
+    """Effect and settle: both or neither."""
+
+    # --- to be filled in by ledgers that can do this -------------------------------------------------
+
+    def write_effect(self, transaction: Any, effect: str) -> None:
+        """Write an effect as a handler would, into the transaction it was given."""
+        raise NotImplementedError("override write_effect: this ledger settles in transactions")
+
+    def effects(self) -> list[str]:
+        """Return the effects that were committed, as somebody else sees them."""
+        raise NotImplementedError("override effects: this ledger settles in transactions")
+
+    def ways_to_end(self, transaction: Any) -> Sequence[Callable[[], object]]:  # noqa: ARG002 - a hook
+        """Return everything that a handler could call to commit or roll back the transaction by itself."""
+        return ()
+
+    # --- the rules -----------------------------------------------------------------------------------
+
+    @property
+    def transactional(self) -> SettlesInTransaction:
+        """The ledger of this test, if it can do this at all."""
+        ledger = self.ledger
+        if not isinstance(ledger, SettlesInTransaction):
+            pytest.skip("this ledger does not settle in transactions")
+        return ledger
+
+    def _asks(self) -> list[Ask]:
+        return [self.fact("fact"), self.state("state", "here", 0)]
+
+    def _is_untouched(self, claim: Claim) -> bool:
+        return self.status(claim.ask) is Status.CLAIMED and self.effects() == []
+
+    def test_effect_and_settle_are_committed_together(self) -> None:
+        """Nothing is to be seen before the transaction is left, and everything after."""
+        ledger = self.transactional
+        for number, ask in enumerate(self._asks(), 1):
+            with ledger.transaction(self.take(ask)) as transaction:
+                self.write_effect(transaction, f"effect {number}")
+                assert f"effect {number}" not in self.effects()
+            assert self.effects() == [f"effect {one}" for one in range(1, number + 1)]
+            assert self.status(ask) is Status.DONE
+            assert self.verdict(ask) is Verdict.REDELIVERY
+        assert self.verdict(self.state("echo", "here", 1)) is Verdict.ECHO
+
+    def test_an_error_rolls_back_and_leaves_the_claim(self) -> None:
+        """A handler's error undoes what it wrote; the claim stays as it was, to be settled otherwise."""
+        ledger = self.transactional
+        for ask in self._asks():
+            claim = self.take(ask)
+            with pytest.raises(HandlerBroke):
+                self._break_down(ledger, claim)
+            assert self._is_untouched(claim)
+            assert self.extend(claim)
+            assert self.end(claim, Outcome.RETRY)
+
+    def _break_down(self, ledger: SettlesInTransaction, claim: Claim) -> None:
+        with ledger.transaction(claim) as transaction:
+            self.write_effect(transaction, "effect")
+            raise HandlerBroke
+
+    def test_a_lost_claim_rolls_back(self) -> None:
+        """If the event, or its entity, was taken over, everything is undone and the handler's work is lost."""
+        ledger = self.transactional
+        fact, state = (self.abandon(ask) for ask in self._asks())
+        self.take(self.fact("fact", alone=True), by=self.opened())
+        self.take(self.state("another", "away", 1000), by=self.opened())
+        for claim in (fact, state):
+            with pytest.raises(ClaimLost), ledger.transaction(claim) as transaction:
+                self.write_effect(transaction, "effect")
+            assert self._is_untouched(claim)
+
+    def test_a_settled_claim_commits_nothing_more(self) -> None:
+        """A claim that is settled already, as done or otherwise, does not carry a second effect."""
+        ledger = self.transactional
+        for outcome in (Outcome.DONE, Outcome.RETRY, Outcome.DEAD):
+            claim = self.do(self.fact(outcome.value), outcome)
+            with pytest.raises(ClaimLost), ledger.transaction(claim) as transaction:
+                self.write_effect(transaction, "effect")
+            assert self.effects() == []
+            assert self.status(claim.ask) is Status(outcome.value)
+
+    def test_a_late_transaction_nobody_took_over_from_commits(self) -> None:
+        """A lease that ran out is only an invitation: until somebody takes it, the transaction settles."""
+        ledger = self.transactional
+        claim = self.abandon(self.fact("one"))
+        with ledger.transaction(claim) as transaction:
+            self.write_effect(transaction, "effect")
+        assert self.effects() == ["effect"]
+        assert self.status(claim.ask) is Status.DONE
+
+    def test_a_handler_cannot_end_the_transaction(self) -> None:
+        """Whatever a handler calls to commit or roll back, effects and settle stay together: all or nothing."""
+        ledger = self.transactional
+        committed: list[str] = []
+        for number in range(self._number_of_ways(ledger)):
+            claim = self.take(self.fact(f"{number}"))
+            seen_early: list[str] = []
+            with suppress(Exception), ledger.transaction(claim) as transaction:
+                self.write_effect(transaction, f"before {number}")
+                with suppress(Exception):
+                    self.ways_to_end(transaction)[number]()
+                seen_early = self.effects()
+                self.write_effect(transaction, f"after {number}")
+            assert seen_early == committed, f"way {number} has committed"
+            if self.status(claim.ask) is Status.DONE:
+                committed += [f"before {number}", f"after {number}"]
+            assert self.effects() == committed, f"way {number} tore effects and settle apart"
+
+    def _number_of_ways(self, ledger: SettlesInTransaction) -> int:
+        number = 0
+        with suppress(HandlerBroke), ledger.transaction(self.take(self.fact("to look only"))) as transaction:
+            number = len(self.ways_to_end(transaction))
+            raise HandlerBroke
+        return number

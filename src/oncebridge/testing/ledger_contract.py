@@ -1,0 +1,60 @@
+"""The rules that every ledger keeps, as tests: subclass `LedgerContract` and say how to reach the ledger.
+
+    class TestMyLedger(LedgerContract):
+        @pytest.fixture
+        def new_ledger(self, tmp_path):
+            return lambda clock: MyLedger(tmp_path / "ledger", clock)
+
+Memory, SQLite and every other ledger pass the same tests, so the one that others are tried out with cannot
+drift from those that are relied upon. Each test's docstring is the rule that it holds the ledger to.
+
+What may differ between ledgers is in the hooks of `LedgerStage`: an engine that asks its own clock sets
+`real_time` and a short `brief_us`; one that settles in transactions fills in those of `TransactionRules`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+_PARTS = [
+    f"oncebridge.testing.contract_{part}"
+    for part in ("stage", "verdicts", "states", "claims", "letters", "transactions", "races")
+]
+pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modules))
+
+from oncebridge.testing.contract_claims import AttemptRules, LateRules, RepeatRules, TokenRules  # noqa: E402
+from oncebridge.testing.contract_letters import (  # noqa: E402
+    LetterRules,
+    LookupRules,
+    PurgeRules,
+    SecretRules,
+)
+from oncebridge.testing.contract_races import RaceRules, SkewRules  # noqa: E402
+from oncebridge.testing.contract_stage import NewLedger  # noqa: E402
+from oncebridge.testing.contract_states import EchoRules, EntityRules, StaleRules  # noqa: E402
+from oncebridge.testing.contract_transactions import TransactionRules  # noqa: E402
+from oncebridge.testing.contract_verdicts import VerdictRules  # noqa: E402
+
+__all__ = ["LedgerContract", "NewLedger"]
+
+
+class LedgerContract(
+    VerdictRules,
+    EntityRules,
+    EchoRules,
+    StaleRules,
+    TokenRules,
+    RepeatRules,
+    LateRules,
+    AttemptRules,
+    LetterRules,
+    LookupRules,
+    PurgeRules,
+    SecretRules,
+    TransactionRules,
+    RaceRules,
+    SkewRules,
+):
+    """Every rule; whoever passes them all is a ledger."""

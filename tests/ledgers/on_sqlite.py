@@ -1,0 +1,50 @@
+"""Short words for tests of the SQLite ledger."""
+
+import secrets
+import sqlite3
+from contextlib import closing, contextmanager
+
+from oncebridge.claim import Ask, Claim
+from oncebridge.ledgers.sqlite import SQLiteLedger
+
+LEASE_US = 60_000_000
+
+
+@contextmanager
+def opened(path, clock=None):
+    """Open a ledger and close it again."""
+    ledger = SQLiteLedger(path, clock)
+    try:
+        ledger.open(None)
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def key(number):
+    """Return a key, from a number."""
+    return number.to_bytes(16, "big")
+
+
+def claim(ledger, *asks):
+    """Claim, and return the answers."""
+    return ledger.claim(asks, nonce=secrets.token_bytes(8), lease_us=LEASE_US)
+
+
+def take(ledger, number):
+    """Claim one event that is to be had."""
+    ask = Ask(key=key(number), alone=True)
+    (answer,) = claim(ledger, ask)
+    assert answer.token
+    return Claim(ask, answer.token)
+
+
+def verdict(ledger, number):
+    """Ask for one event."""
+    return claim(ledger, Ask(key=key(number), alone=True))[0].verdict
+
+
+def is_sound(path):
+    """Tell whether SQLite finds nothing wrong with the file."""
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

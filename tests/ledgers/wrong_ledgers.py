@@ -1,0 +1,210 @@
+"""Mistakes that a ledger can make in its own verbs and in its transactions, and the rules that notice.
+
+A wrong method is given the right one first, then its arguments.
+"""
+
+import secrets
+import sqlite3
+import threading
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+
+from oncebridge.claim import Outcome, Settlement, Status
+from oncebridge.errors import ClaimLost
+from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite_rows import settle_row
+
+# --- verbs of the memory ledger ---------------------------------------------------------------------------------
+
+
+def forget_everything(right, self, *, older_than_us):
+    """Purge what is not settled, too."""
+    forgotten = len(self.records)
+    self.records.clear()
+    self.entities.clear()
+    return forgotten
+
+
+def make_secret_hastily(right, self, secret):
+    """Write the secret without looking a second time."""
+    made = self._secret or secrets.token_bytes(32)
+    threading.Event().wait(0.01)
+    self._secret = made
+    return made
+
+
+def filtered(keep):
+    """Scan, and leave out what is not to be kept."""
+    return lambda right, self, query: (entry for entry in right(self, query) if keep(entry, query))
+
+
+def mapped(change):
+    """Get, with every entry changed."""
+    return lambda right, self, key: [change(entry) for entry in right(self, key)]
+
+
+VERB_MISTAKES = [
+    (
+        "attempts from nought",
+        "claim",
+        lambda right, *args, **call: [replace(answer, attempt=answer.attempt - 1) for answer in right(*args, **call)],
+        "the_first_delivery_is_fresh",
+    ),
+    (
+        "answers in another order",
+        "claim",
+        lambda right, *args, **call: right(*args, **call)[::-1],
+        "a_batch_is_answered_as_single_asks_are batches_may_be_large_and_empty",
+    ),
+    (
+        "one handler for all",
+        "_claim",
+        lambda right, self, ask, call: right(self, replace(ask, handler=""), call),
+        "handlers_claim_for_themselves",
+    ),
+    (
+        "only the first of a batch",
+        "settle",
+        lambda right, self, ends: right(self, ends[:1]) + [True for _ in ends[1:]],
+        "a_batch_settles_and_extends_one_by_one batches_may_be_large",
+    ),
+    ("detail cut", "get", mapped(lambda entry: replace(entry, detail=entry.detail[:99])), "dead_letter_is_kept_whole"),
+    (
+        "raw as text",
+        "get",
+        mapped(lambda entry: replace(entry, raw=entry.raw and entry.raw.decode(errors="replace").encode())),
+        "dead_letter_is_kept_whole",
+    ),
+    (
+        "raw in a scan",
+        "scan",
+        lambda right, self, query: ((entry.reason and self.get(entry.key)[0]) or entry for entry in right(self, query)),
+        "only_dead_letters_hold_what_was_sent",
+    ),
+    (
+        "newest first",
+        "scan",
+        lambda right, self, query: reversed(list(right(self, query))),
+        "a_scan_finds_the_longest_unchanged_first a_scan_of_entities",
+    ),
+    (
+        "no limit",
+        "scan",
+        lambda right, self, query: right(self, replace(query, limit=None)),
+        "a_scan_finds_the_longest_unchanged_first a_scan_of_entities",
+    ),
+    (
+        "no pattern",
+        "scan",
+        lambda right, self, query: filtered(lambda entry, _: query.topic in (None, entry.topic))(
+            right, self, replace(query, topic=None)
+        ),
+        "a_scan_filters",
+    ),
+    (
+        "no subject",
+        "scan",
+        lambda right, self, query: right(self, replace(query, subject=None)),
+        "a_scan_filters a_scan_of_entities",
+    ),
+    (
+        "done not found",
+        "scan",
+        filtered(lambda entry, query: query.entities or entry.status is not Status.DONE),
+        "done_events_are_found_where_they_are_kept",
+    ),
+    (
+        "echoes not counted",
+        "counts",
+        lambda right, self: {status: number for status, number in right(self).items() if status is not Status.ECHO},
+        "counts_add_up an_echo_is_recorded",
+    ),
+    ("start anew", "migrate", lambda right, self: self.records.clear(), "migrating_again_changes_nothing"),
+    ("forget all", "purge", forget_everything, "a_purge_never_forgets a_purge_leaves_a_held_entity"),
+    ("forget none", "purge", lambda *_, **__: 0, "a_purge_forgets_what_was_settled_before"),
+    ("many secrets", "open", lambda right, self, given: given or secrets.token_bytes(32), "agree_on_the_ledgers_own"),
+    (
+        "any secret",
+        "open",
+        lambda right, self, given: right(self, None),
+        "a_secret_given_first_is_the_ledgers another_secret_than_the_ledgers_own_is_refused",
+    ),
+    ("hasty secret", "open", make_secret_hastily, "workers_agree_when_they_all_come_first"),
+]
+
+
+# --- transactions -----------------------------------------------------------------------------------------------
+
+
+class Transactional(SQLiteLedger):
+    """A transaction in parts, each of which can be done wrong."""
+
+    @contextmanager
+    def transaction(self, claim):
+        """Go through the parts."""
+        self.begin(claim)
+        try:
+            try:
+                yield self.guard()
+            finally:
+                self._db.set_authorizer(None)
+            self.finish(claim)
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def begin(self, claim):
+        """Keep everybody else out."""
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def guard(self):
+        """Give out a connection that cannot end the transaction."""
+        self._db.set_authorizer(lambda action, *_: action == sqlite3.SQLITE_TRANSACTION)
+        return self._db
+
+    def finish(self, claim):
+        """Settle a claim in force, and commit."""
+        if self.get(claim.ask.key)[0].status is not Status.CLAIMED or not self.end(claim):
+            raise ClaimLost
+        self._db.execute("COMMIT")
+
+    def end(self, claim):
+        """Settle inside the transaction."""
+        return settle_row(self._db, Settlement(claim, Outcome.DONE), self._clock.now_us())
+
+
+def settle_first(right, self, claim):
+    """Settle before the handler begins."""
+    self.settle([Settlement(claim, Outcome.DONE)])
+    right(self, claim)
+
+
+def commit_first(right, self, claim):
+    """Commit what the handler wrote before looking whether that was right."""
+    self._db.execute("COMMIT")
+    if not self.settle([Settlement(claim, Outcome.DONE)])[0]:
+        raise ClaimLost
+
+
+def refuse_the_late(right, self, claim):
+    """Refuse who is late, though nobody took over."""
+    if self.get(claim.ask.key)[0].lease_until_us <= self._clock.now_us():
+        raise ClaimLost
+    right(self, claim)
+
+
+def commit_at_once(right, self):
+    """Let every statement be committed by itself."""
+    self._db.execute("COMMIT")
+    return self._db
+
+
+TRANSACTION_MISTAKES = [
+    ("settle first", "begin", settle_first, "an_error_rolls_back"),
+    ("commit first", "finish", commit_first, "a_lost_claim_rolls_back a_settled_claim_commits_nothing_more"),
+    ("commit at once", "guard", commit_at_once, "effect_and_settle_are_committed_together an_error_rolls_back"),
+    ("no guard", "guard", lambda right, self: self._db, "a_handler_cannot_end_the_transaction"),
+    ("lost is as good", "end", lambda right, self, claim: right(self, claim) or True, "a_lost_claim_rolls_back"),
+    ("in time only", "finish", refuse_the_late, "a_late_transaction_nobody_took_over_from_commits"),
+]

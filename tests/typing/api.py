@@ -1,0 +1,217 @@
+"""The public interface, used in every supported way. Never run: type checkers read it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, assert_type
+
+from oncebridge import (
+    Bridge,
+    ClaimLost,
+    ConfigurationError,
+    Envelope,
+    Event,
+    LedgerRefused,
+    LedgerUnavailable,
+    MissingExtra,
+    OncebridgeError,
+    Outcome,
+    PermanentError,
+    Result,
+    RetryLater,
+    Settings,
+    Unreadable,
+    Verdict,
+)
+from oncebridge.clock import Clock, SystemClock
+from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.ledgers.protocol import Ledger, SettlesInTransaction
+from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.retry import RetryPolicy
+from oncebridge.telemetry import Move, Telemetry
+from oncebridge.topics import Kind, Profile, plain
+
+# --- making a bridge ------------------------------------------------------------------------------------------
+
+bridge = Bridge("memory://")
+Bridge("sqlite:///once.db")
+Bridge(MemoryLedger())
+Bridge(SQLiteLedger(Path("once.db")))
+Bridge("memory://", settings=Settings(lease_seconds=30, concurrency=4))
+Bridge("memory://", settings=None, telemetry=None, clock=None)
+Bridge("memory://", clock=SystemClock())
+Bridge.from_settings()
+Bridge.from_settings("oncebridge.toml")
+Bridge.from_settings(Path("oncebridge.toml"), lease_seconds=30, attempts=3)
+assert_type(Bridge.from_settings(), Bridge)
+
+Settings(
+    ledger="sqlite:///once.db",
+    secret=b"sixteen bytes or more",
+    lease_seconds=60.0,
+    handler_timeout_seconds=900,
+    busy_wait_seconds=2,
+    settle_within_seconds=0.001,
+    retention_days=30,
+    concurrency=1,
+    replays_anew=False,
+    retry=RetryPolicy(attempts=3, base_seconds=0.1, cap_seconds=30),
+    profiles=(Profile(topic="Desk Changed", kind=Kind.STATE, entity=(plain("desk.id"),), time=(plain("at"),)),),
+)
+
+with Bridge("memory://") as opened:
+    assert_type(opened, Bridge)
+
+
+class OwnBridge(Bridge):
+    """A bridge of the user's own stays one."""
+
+
+assert_type(OwnBridge.from_settings(), OwnBridge)
+with OwnBridge("memory://") as own:
+    assert_type(own, OwnBridge)
+
+
+# --- handlers -------------------------------------------------------------------------------------------------
+
+
+@bridge.on("v2.detail.events.conversation.{id}.acw")
+def record_wrapup(event: Event) -> None:
+    """Take an event, and see everything of it."""
+    assert_type(event.key, str)
+    assert_type(event.topic, str)
+    assert_type(event.topic_name, str)
+    assert_type(event.org, str)
+    assert_type(event.entity, str | None)
+    assert_type(event.time_ms, int | None)
+    assert_type(event.body, dict[str, Any])
+    assert_type(event.conversation_id, str | None)
+    assert_type(event.attempt, int)
+    assert_type(event.token, int)
+    assert_type(event.raw, bytes)
+    assert_type(event.envelope, Envelope)
+    assert_type(event.envelope.id, str | None)
+    assert_type(event.envelope.replay_name, str | None)
+
+
+still_a_function: Callable[[Event], None] = record_wrapup
+
+
+@bridge.on("*", name="everything", permanent=(ValueError, KeyError))
+async def forward(event: Event) -> int:
+    """Take an event asynchronously; what is returned does not matter."""
+    return len(event.body)
+
+
+@bridge.on("v2.users.*", name="in a transaction")
+def write(event: Event, transaction: sqlite3.Connection) -> None:
+    """Take effect in the transaction that settles."""
+    transaction.execute("INSERT INTO effect VALUES (?)", (event.key,))
+
+
+def failing(event: Event) -> None:
+    """Fail in each of the ways that mean something."""
+    if event.attempt == 1:
+        raise RetryLater("come back", after_seconds=1.5)
+    if event.attempt == 2:
+        raise RetryLater(after_seconds=5)
+    raise PermanentError if event.attempt == 3 else PermanentError("never")
+
+
+registered: Callable[[Event], None] = bridge.on("Status Of Conversation")(failing)
+seen: list[Event] = []
+bridge.on("*", name="seen")(seen.append)
+
+
+# --- deliveries -----------------------------------------------------------------------------------------------
+
+assert_type(bridge.process(b"{}"), Result)
+assert_type(bridge.process("{}"), Result)
+assert_type(bridge.process({"detail-type": "x", "detail": {}}), Result)
+assert_type(bridge.process_many([b"{}", "{}", {"detail": {}}]), list[Result])
+
+
+def lines() -> Iterator[bytes]:
+    """Bring deliveries one by one."""
+    yield b"{}"
+
+
+bridge.process_many(lines())
+
+
+def look(result: Result) -> str:
+    """Look at everything of a result."""
+    assert_type(result.verdict, Verdict)
+    assert_type(result.outcome, Outcome | None)
+    assert_type(result.reason, str)
+    assert_type(result.of, str | None)
+    assert_type(result.key, str | None)
+    assert_type(result.topic, str | None)
+    assert_type(result.envelope, str | None)
+    assert_type(result.again_in_us, int)
+    assert_type(result.acknowledged, bool)
+    assert_type(result.column, str)
+    match result.verdict:
+        case Verdict.FRESH | Verdict.ECHO | Verdict.STALE:
+            return "handled"
+        case Verdict.REDELIVERY | Verdict.REPUBLISH:
+            return "duplicate"
+        case Verdict.CONFLICT | Verdict.DEAD:
+            return "kept"
+        case Verdict.BUSY:
+            return "later"
+
+
+assert_type(bridge.books.as_dict(), dict[str, int | bool])
+bridge.stop()
+bridge.close()
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+def careful() -> None:
+    """Tell errors apart by what to do about them."""
+    try:
+        bridge.process(b"{}")
+    except LedgerUnavailable as error:
+        assert_type(str(error), str)
+    except (LedgerRefused, MissingExtra) as error:
+        settings_are_wrong: ConfigurationError = error
+        raise settings_are_wrong from None
+    except (ClaimLost, Unreadable) as error:
+        ours: OncebridgeError = error
+        raise ours from None
+
+
+# --- parts that users may bring -------------------------------------------------------------------------------
+
+
+class StoppedClock:
+    """A clock of the user's own."""
+
+    def now_us(self) -> int:
+        """Return the same moment every time."""
+        return 0
+
+    def monotonic_us(self) -> int:
+        """Return the same moment every time."""
+        return 0
+
+    def wait(self, stop: object, seconds: float) -> bool:
+        """Wait for nothing."""
+        return False
+
+
+def tell(move: Move) -> None:
+    """Hear of a move."""
+    assert_type(move.key, str)
+
+
+a_clock: Clock = StoppedClock()
+a_ledger: Ledger = MemoryLedger(a_clock)
+another_ledger: Ledger = SQLiteLedger("once.db", a_clock)
+with_transactions: SettlesInTransaction = SQLiteLedger("once.db")
+Bridge(a_ledger, clock=a_clock, telemetry=Telemetry((tell,)))
