@@ -1324,3 +1324,13 @@ def test_bridge_may_be_opened_again(tmp_path):
         assert bridge.process(envelope(ACW)).verdict == "redelivery"
     with bridge:
         assert bridge.process(envelope(ACW, id=ABSENT)).verdict == "republish"
+
+
+def test_generators_are_refused():
+    """A generator is refused as a handler: calling it would do nothing, and the event would count as done."""
+
+    def yields(event):
+        yield event
+
+    with pytest.raises(ConfigurationError, match="drop its yield"):
+        Bridge("memory://").on("*")(yields)

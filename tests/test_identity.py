@@ -6,7 +6,7 @@ import re
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from oncebridge import Bridge
 from oncebridge.event import parse
@@ -462,6 +462,9 @@ def test_times_before_1970_are_placeholders():
     | st.integers()
     | st.from_regex(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:?\d\d|Z)?")
 )
+@example(99_999_999_999)  # the last second that is read as one, beyond 64 bits of nanoseconds
+@example(99_999_999_999_999_999)
+@example(99_999_999_999.5)
 def test_any_value_is_a_time_or_none(written):
     """Whatever stands where a time should is a time or none; nothing is ever raised."""
     read = read_time(written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from oncebridge.clock import Clock, SystemClock
@@ -43,6 +44,8 @@ class Bridge:
         self._telemetry = telemetry or Telemetry()
         self._clock = clock or SystemClock()
         self._flow: Flow | None = None
+        self._opening = threading.Lock()
+        self._stopping = threading.Event()
 
     @classmethod
     def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:
@@ -103,23 +106,27 @@ class Bridge:
 
     def open(self) -> Flow:
         """Connect to the ledger, if that has not been done, and return the flow."""
-        if self._flow is None:
-            secret = self.ledger.open(self.settings.secret)
-            self._flow = Flow(
-                self.ledger,
-                secret,
-                handlers=self.handlers,
-                profiles=self._profiles,
-                settings=self.settings,
-                telemetry=self._telemetry,
-                clock=self._clock,
-            )
-        return self._flow
+        with self._opening:
+            if self._flow is None:
+                self._flow = self._make_flow()
+            return self._flow
+
+    def _make_flow(self) -> Flow:
+        secret = self.ledger.open(self.settings.secret)
+        return Flow(
+            self.ledger,
+            secret,
+            handlers=self.handlers,
+            profiles=self._profiles,
+            settings=self.settings,
+            telemetry=self._telemetry,
+            clock=self._clock,
+            stopping=self._stopping,
+        )
 
     def stop(self) -> None:
         """Let running handlers finish, give back what was not tried, take nothing more."""
-        if self._flow is not None:
-            self._flow.stopping.set()
+        self._stopping.set()
 
     def close(self) -> None:
         """End what runs in the background and let go of the ledger."""

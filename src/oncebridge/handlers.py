@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.topics import is_part, pattern_pieces, topic_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +25,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     #: Errors that trying again cannot mend, beside `PermanentError`.
     permanent: tuple[type[Exception], ...] = ()
-    is_async: bool = False
     wants_transaction: bool = False
 
 
@@ -48,13 +48,14 @@ class Handlers:
         self, pattern: str, function: Callable[..., Any], *, name: str = "", permanent: tuple[type[Exception], ...] = ()
     ) -> Handler:
         """Register a handler; refuse one whose claims could not be told from another's."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(f"handler for {pattern!r}: calling a generator does nothing; drop its yield")
         handler = Handler(
             pattern=pattern,
             function=function,
             name=name,
             permanent=permanent,
-            is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__),
-            wants_transaction="transaction" in inspect.signature(function).parameters,
+            wants_transaction="transaction" in _parameters(function),
         )
         twin = next((other for other in self._handlers if other.name == name and overlap(other.pattern, pattern)), None)
         if twin is not None:
@@ -68,11 +69,21 @@ class Handlers:
 
     def _of(self, topic: str, topic_name: str) -> tuple[Handler, ...]:
         """Return the handlers of an event, by its template or by its concrete topic name."""
-        return tuple(
-            handler
-            for handler in self._handlers
-            if topic_pattern(handler.pattern).fullmatch(topic) or topic_pattern(handler.pattern).fullmatch(topic_name)
-        )
+        found: dict[str, Handler] = {}
+        for handler in self._handlers:
+            if topic_pattern(handler.pattern).fullmatch(topic) or topic_pattern(handler.pattern).fullmatch(topic_name):
+                # Only an event whose two names disagree finds two of one name: patterns that overlap are refused.
+                name = handler.name if handler.name not in found else f"{handler.name} {handler.pattern}"
+                found[name] = handler if name == handler.name else replace(handler, name=name)
+        return tuple(found.values())
+
+
+def _parameters(function: Callable[..., Any]) -> Iterable[str]:
+    """Return the names of a function's parameters; some built-ins do not tell theirs."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        return ()
 
 
 def overlap(one: str, other: str) -> bool:

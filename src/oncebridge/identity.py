@@ -95,7 +95,7 @@ def _identity_parts(event: Event, profile: Profile, precise: bool) -> tuple[str,
     """Return the basis in words, the parts that identify, and the content to compare under an explicit id."""
     body = canonical(without(event.exact, profile.exclude)) if profile.exclude else canonical(event.exact)
     if profile.explicit_id is not None:
-        explicit = _id_bytes(profile.explicit_id.read(event.exact))
+        explicit = _id_bytes(_read(profile.explicit_id, event))
         if explicit is not None:
             return "explicit id", (explicit,), body
     if precise or (profile.record_id is not None and profile.record_id.read(event.body) not in (None, "")):
@@ -107,11 +107,16 @@ def _identity_parts(event: Event, profile: Profile, precise: bool) -> tuple[str,
     return "nothing", (body, secrets.token_bytes(16)), None  # equal to no other: always processed
 
 
+def _read(field: Field, event: Event) -> Any:
+    """Read a path with its numbers as written; an expression works on plain numbers, however they were written."""
+    return field.read(event.exact if field.search is None else event.body)
+
+
 def entity_parts(event: Event, profile: Profile) -> tuple[bytes, ...] | None:
     """Return the profile's ids for a state; None where it is no state, or where an id is missing."""
     if profile.kind is not Kind.STATE:
         return None
-    ids = tuple(_id_bytes(field.read(event.exact)) for field in profile.entity)
+    ids = tuple(_id_bytes(_read(field, event)) for field in profile.entity)
     return None if None in ids else ids  # type: ignore[return-value]
 
 
@@ -124,7 +129,7 @@ def state_of(event: Event, profile: Profile) -> bytes:
 def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
     """Return the event's moment, and whether its own time is precise to the millisecond."""
     version = _version(profile.version.read(event.body)) if profile.version is not None else None
-    own = [read_time(field.read(event.exact)) for field in profile.time]
+    own = [read_time(_read(field, event)) for field in profile.time]
     if any(time is not None for time in own):
         times = tuple(None if time is None else time[0] for time in own)
         return Moment(times, version), all(time is None or time[1] for time in own)
@@ -155,8 +160,8 @@ def _read_number(value: int) -> tuple[int, bool] | None:
     if value < 0 or value >= _MICROSECONDS_BELOW:
         return None
     if value < _SECONDS_BELOW:
-        return value * 1_000_000_000, False
-    return (value * NS_PER_MS, True) if value < _MILLISECONDS_BELOW else (value * 1000, True)
+        return min(value * 1_000_000_000, _NS_MAX), False
+    return min(value * (NS_PER_MS if value < _MILLISECONDS_BELOW else 1000), _NS_MAX), True
 
 
 _FRACTION = re.compile(r"(\d{1,11})\.(\d{1,40})")
@@ -174,7 +179,8 @@ def _read_fraction(text: str) -> tuple[int, bool] | None:
     seconds, fraction = match[1], match[2]
     if int(seconds) >= _SECONDS_BELOW:
         return None
-    return int(seconds) * 1_000_000_000 + int(fraction[:9].ljust(9, "0")), int(fraction) != 0
+    nanoseconds = int(seconds) * 1_000_000_000 + int(fraction[:9].ljust(9, "0"))
+    return min(nanoseconds, _NS_MAX), int(fraction) != 0
 
 
 @lru_cache(maxsize=2048)

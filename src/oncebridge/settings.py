@@ -58,9 +58,22 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
     tables = _read_file(Path(chosen or FILE_NAME), must_exist=chosen is not None)
     from_file = _check_tables(tables, str(chosen or FILE_NAME))
     from_environment = _read_environment(os.environ)
-    values = {**from_file, **from_environment, **{name: value for name, value in given.items() if value is not None}}
+    values = {**from_file, **from_environment, **_check_given(given)}
     retry = {name: values.pop(name) for name in _RETRY if name in values}
     return Settings(**values, retry=RetryPolicy(**retry))
+
+
+def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what a program gives like what stands in the file; what is None was not given."""
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None or name == "profiles":
+            values |= {} if value is None else {name: tuple(value)}
+        elif name == "secret":
+            values[name] = _secret(value, name)
+        else:
+            values[name] = _check_one(_RETRY if name in _RETRY else _TOP, name, value, name)
+    return _with_secret_file(values)
 
 
 # --- what can be set, and what is right ---------------------------------------------------------------
@@ -243,9 +256,21 @@ def _read_field(value: Any) -> Field:
             f"the expression {value!r} needs jmespath; install it with: pip install 'oncebridge[cli]'"
         ) from None
     try:
-        return Field(value, (), jmespath.compile(value).search)
+        return Field(value, (), _searching(jmespath.compile(value).search, jmespath.exceptions.JMESPathError))
     except jmespath.exceptions.JMESPathError as error:
         raise ValueError from error
+
+
+def _searching(search: Callable[[Any], Any], error: type[Exception]) -> Callable[[Any], Any]:
+    """Let an expression that an event's fields do not suit find nothing, as a path does."""
+
+    def found(body: Any) -> Any:
+        try:
+            return search(body)
+        except error:
+            return None
+
+    return found
 
 
 def _read_fields(value: Any) -> tuple[Field, ...]:

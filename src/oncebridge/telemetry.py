@@ -84,7 +84,10 @@ class Telemetry:
     def record(self, move: Move) -> None:
         """Tell everybody of one move."""
         for observer in self._observers:
-            observer(move)
+            try:
+                observer(move)
+            except Exception:
+                logger.exception("an observer failed; the event is not affected")
         if logger.isEnabledFor(logging.INFO):
             fields = {name: value for name, value in msgspec.structs.asdict(move).items() if value not in (None, "")}
             logger.info(move.move, extra={"oncebridge": fields})

@@ -76,7 +76,7 @@ def work(cli):
 
 @pytest.mark.parametrize("handler", ["note", "slow_note"])
 def test_a_killed_worker_loses_nothing_and_doubles_only_what_was_in_flight(
-    cli, work, kill_often, facts, marks, handler
+    cli, work, kill_often, *, facts, marks, handler
 ):
     """With a sink of its own, every event takes effect, and each kill doubles one at most."""
     cli.write_hooks()
@@ -130,6 +130,19 @@ def test_the_usual_pattern_loses_events_under_the_same_kills(cli, kill_often, fa
     assert 0 < len(lost) <= KILLS
 
 
+def test_a_killed_worker_does_not_make_the_states_behind_it_stale(cli, work, wait_until, states, marks):
+    """The states of an entity whose worker died are handled in order of arrival once its lease is over, all of them."""
+    cli.write_hooks()
+    deliveries = states(30)
+    cli.write("in.jsonl", deliveries)
+    worker = work.start("wait")
+    wait_until(lambda: cli.lines("started"), "its handler runs")
+    worker.kill()
+    last = work.finish("note")
+    assert (last.code, last.one["processed"], last.one["stale"]) == (0, len(deliveries), 0)
+    assert cli.lines("effects") == marks(deliveries)
+
+
 # --- poison --------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +173,7 @@ def test_an_event_that_kills_its_worker_ends_as_a_dead_letter_by_itself(cli, wor
 
 @pytest.mark.parametrize("kind", ["facts", "states"])
 @pytest.mark.parametrize("handler", ["wait", "wait_and_fail"])
-def test_a_worker_that_wakes_up_late_changes_nothing(cli, work, wait_until, request, marks, kind, handler):
+def test_a_worker_that_wakes_up_late_changes_nothing(cli, work, wait_until, *, request, marks, kind, handler):
     """Whoever slept past its lease finds its claim taken over: its settle, good or bad, is not accepted."""
     cli.write_hooks()
     deliveries = request.getfixturevalue(kind)(6)

@@ -64,6 +64,7 @@ class Flow:
         settings: Settings,
         telemetry: Telemetry,
         clock: Clock,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Take the parts; nothing is started before there is work."""
         self.ledger = ledger
@@ -78,7 +79,7 @@ class Flow:
         self._keeper = Keeper(ledger, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)
         self._settling = Settling(ledger, clock, within_us=int(settings.settle_within_seconds * 1_000_000))
-        self.stopping = threading.Event()
+        self.stopping = stopping or threading.Event()
         for handler in handlers:
             check_transaction(handler, ledger)
 
@@ -142,7 +143,7 @@ class Flow:
         try:
             data = as_bytes(raw)
         except Unreadable:
-            data = repr(raw).encode(errors="backslashreplace")
+            data = _shown(raw)
         ask = Ask(key=unreadable_key(self.secret, data))
         return Task(ask=ask, raw=data, bury=f"unreadable: {reason}", reported=Verdict.DEAD)
 
@@ -308,3 +309,11 @@ class Flow:
     def _release_rest(self, tasks: Iterable[Task], helds: Iterable[Held]) -> None:
         """Give back what an interrupt kept from being tried; if that fails too, the leases run out."""
         self._settling.release([held for task, held in zip(tasks, helds, strict=True) if task.result is None])
+
+
+def _shown(raw: object) -> bytes:
+    """Write what is no JSON as well as it can be written, to know it again."""
+    try:
+        return repr(raw).encode(errors="backslashreplace")
+    except Exception:  # noqa: BLE001 - too deep, or an object of the caller's that cannot be shown
+        return f"<{type(raw).__name__}>".encode()

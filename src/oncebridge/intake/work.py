@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from oncebridge.handlers import Handler
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.retry import RetryPolicy
+
+
+AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a message hidden
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +112,7 @@ class Work:
             return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail)
         seconds = self._retry.delay_seconds(claim.attempt)
         if isinstance(error, RetryLater):
-            seconds = max(seconds, error.after_seconds)
+            seconds = min(max(seconds, error.after_seconds), AGAIN_SECONDS_MAX)
         reason = f"handler raised {name} at attempt {claim.attempt} of {self._retry.attempts}; to be tried again"
         return Ended(outcome=Outcome.RETRY, reason=reason, detail=detail, again_in_us=int(seconds * 1_000_000))
 
@@ -134,6 +137,12 @@ def _attempt(attempt: int) -> str:
     return "first delivery of this event" if attempt == 1 else f"done at attempt {attempt}"
 
 
+class _Escaped(msgspec.Struct, frozen=True):
+    """An error that wants to end more than its handler."""
+
+    error: BaseException
+
+
 class _LoopThread:
     """One event loop in a thread of its own, for `async def` handlers: callers may have a loop already."""
 
@@ -144,10 +153,20 @@ class _LoopThread:
         self._lock = threading.Lock()
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        async def bounded() -> Any:
-            return await asyncio.wait_for(awaitable, self._timeout_seconds)
+        async def caught() -> Any:
+            # Left alone, these two would end the loop itself, and whoever waits for it would wait for ever.
+            try:
+                return await awaitable
+            except (SystemExit, KeyboardInterrupt) as error:
+                return _Escaped(error)
 
-        return asyncio.run_coroutine_threadsafe(bounded(), self._started()).result()
+        async def bounded() -> Any:
+            return await asyncio.wait_for(caught(), self._timeout_seconds)
+
+        result = asyncio.run_coroutine_threadsafe(bounded(), self._started()).result()
+        if isinstance(result, _Escaped):
+            raise result.error
+        return result
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:

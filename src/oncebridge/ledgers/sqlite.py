@@ -63,7 +63,7 @@ class SQLiteLedger:
         path = unquote(parts.path.removeprefix("/"))
         if parts.netloc or not path or path == ":memory:":
             raise ConfigurationError(
-                f"ledger: {url!r} names no file; write sqlite:///once.db (relative) or sqlite:////var/lib/once.db "
+                "ledger: this URL names no file; write sqlite:///once.db (relative) or sqlite:////var/lib/once.db "
                 "(absolute), or memory:// for no file at all"
             )
         return cls(path)
