@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 
 from oncebridge.errors import Unreadable
-from oncebridge.event import BYTES_MAX, DEPTH_MAX, canonical, parse
+from oncebridge.event import parse
+from oncebridge.strict_json import BYTES_MAX, DEPTH_MAX, canonical
 from payloads import (
     ABSENT,
     ACW,

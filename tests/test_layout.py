@@ -19,6 +19,7 @@ PACKAGE = "oncebridge"
 ORDER = [
     "errors",
     "clock",
+    "strict_json",
     "event",
     "topics",
     "identity",

@@ -1,13 +1,7 @@
-"""Raw deliveries into events, strictly: what cannot be read exactly is refused with a reason.
-
-msgspec reads JSON fast, but forgets some of what was written: it keeps the last of two equal keys, and
-1.10 becomes 1.1. So every text is written back and compared: the same bytes mean that nothing was
-forgotten. Only where they differ is the text read again by a slower reader that forgets nothing.
-"""
+"""Raw deliveries into events: three shapes, and whatever may be missing from them."""
 
 from __future__ import annotations
 
-import json
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -15,21 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.errors import Unreadable
+from oncebridge.strict_json import as_bytes, read_json, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-BYTES_MAX: Final = 1_048_576 + 65_536  # an event of 1 MB and the envelope around it
-DEPTH_MAX: Final = 64
-NAME_SHOWN_MAX: Final = 60  # field names come from outside: never print an endless one
-
-type_names: Final = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-
-_TOO_MANY_DIGITS: Final = "holds a number with too many digits"
-
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 _PARTNER = re.compile(r"aws\.partner/genesys\.com(?:\.test)?/cloud/([^/]+)(?:/|\Z)")
 
@@ -82,183 +65,6 @@ def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any]) -> Even
     return _event(tree, exact, data)
 
 
-def as_bytes(raw: object) -> bytes:
-    """Bring bytes, text or parsed JSON into the one form that everything else works on."""
-    if isinstance(raw, bytes):
-        return raw
-    if isinstance(raw, (bytearray, memoryview)):
-        return bytes(raw)
-    try:
-        text = (
-            raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        )
-        return text.encode()
-    except UnicodeEncodeError:
-        raise Unreadable("text holds half of a surrogate pair, which is no character") from None
-    except ValueError as error:
-        if "digits" in str(error):
-            raise Unreadable(_TOO_MANY_DIGITS) from None
-        raise Unreadable("holds NaN or Infinity, or itself, which JSON cannot express") from None
-    except TypeError as error:
-        raise Unreadable(f"is not JSON: {error}") from None
-    except RecursionError:
-        raise Unreadable(_too_deep()) from None
-
-
-def read_json(data: bytes, *, bytes_max: int = BYTES_MAX) -> tuple[Any, Any]:
-    """Return the parsed tree, and the tree with numbers as written (the same object where they agree)."""
-    if len(data) > bytes_max:
-        raise Unreadable(f"is {len(data):,} bytes long; the limit is {bytes_max:,}")
-    try:
-        tree = _decode(data)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise Unreadable(_why_unreadable(data, error)) from None
-    # Before anything recurses into it.
-    if data.count(b"{") + data.count(b"[") > DEPTH_MAX and _depth(tree) > DEPTH_MAX:
-        raise Unreadable(_too_deep())
-    return tree, tree if _is_faithful(tree, data) else _read_exactly(data)
-
-
-def canonical(exact: object) -> bytes:
-    """Write a tree of exact numbers in the one form that is compared: keys sorted, no white space."""
-    return _encode_sorted(exact)
-
-
-def _is_faithful(tree: object, data: bytes) -> bool:
-    r"""Tell whether writing the tree back gives what was read: no key, digit or escape was forgotten.
-
-    Python's own writer puts a space after each colon and comma; taking these out first is safe, because
-    a text that then equals ours letter for letter has our keys and our numbers.
-    """
-    if b"\\u0000" in data:
-        return False
-    again = _encode(tree)
-    return again == data or (b'": ' in data and again == data.replace(b'": ', b'":').replace(b", ", b","))
-
-
-def _read_exactly(data: bytes) -> Any:
-    """Read JSON slowly, keeping numbers as written and refusing what is ambiguous."""
-    try:
-        text = data.decode()
-        tree = json.loads(
-            text,
-            object_pairs_hook=_object_without_twins,
-            parse_float=_as_written,
-            parse_int=_integer,
-            parse_constant=_refuse_constant,
-        )
-        _encode(tree)
-    except RecursionError:
-        raise Unreadable(_too_deep()) from None
-    except Unreadable:
-        raise
-    except ValueError as error:
-        raise Unreadable(_why_unreadable(data, error)) from None
-    return tree
-
-
-def _object_without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        twin = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise Unreadable(f"the key {_shown(twin)} stands twice in one object")
-    for name, value in pairs:
-        if "\x00" in name or (type(value) is str and "\x00" in value):
-            raise Unreadable(f"the character U+0000 stands in {_shown(name)}; databases cannot keep it")
-        if type(value) is list:
-            _refuse_null_characters(name, value)
-    return result
-
-
-def _refuse_null_characters(name: str, values: list[Any]) -> None:
-    for value in values:
-        if type(value) is str and "\x00" in value:
-            raise Unreadable(f"the character U+0000 stands in {_shown(name)}; databases cannot keep it")
-        if type(value) is list:
-            _refuse_null_characters(name, value)
-
-
-def _as_written(text: str) -> msgspec.Raw:
-    return msgspec.Raw(text.encode())
-
-
-def _integer(text: str) -> int | msgspec.Raw:
-    return msgspec.Raw(b"-0") if text == "-0" else int(text)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise Unreadable(f"holds {name}, which is not JSON")
-
-
-def _why_unreadable(data: bytes, error: Exception) -> str:
-    """Say in words what is wrong with a text that is no JSON."""
-    if isinstance(error, RecursionError):
-        return _too_deep()
-    if not data.strip():
-        return "is empty"
-    if data.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
-        return "starts with a byte order mark; send UTF-8 without one"
-    if b"\x00" in data[:4]:
-        return "is not UTF-8 (it looks like UTF-16 or UTF-32)"
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as wrong:
-        return f"is not UTF-8 (byte {wrong.start})"
-    return _why_not_json(text, error)
-
-
-def _why_not_json(text: str, error: Exception) -> str:
-    try:
-        tree = json.loads(text, parse_constant=_refuse_constant)
-        json.dumps(tree, ensure_ascii=False).encode()
-    except Unreadable as wrong:
-        return str(wrong)
-    except json.JSONDecodeError as wrong:
-        return f"is not JSON: {wrong.msg.lower()} (character {wrong.pos + 1})"
-    except UnicodeEncodeError:
-        return "text holds half of a surrogate pair, which is no character"
-    except RecursionError:
-        return _too_deep()
-    except ValueError:
-        return _TOO_MANY_DIGITS
-    return "holds a number that is out of range" if "range" in str(error) else f"is not JSON: {error}"
-
-
-def _depth(tree: object) -> int:
-    """Count the levels of nesting, level by level rather than by recursion; stop once it is too deep."""
-    level, depth = [tree], 0
-    while level and depth <= DEPTH_MAX:
-        below: list[object] = []
-        for node in level:
-            if isinstance(node, dict):
-                below.extend(node.values())
-            elif isinstance(node, list):
-                below.extend(node)
-        if any(isinstance(node, (dict, list)) for node in level):
-            depth += 1
-        level = below
-    return depth
-
-
-def _too_deep() -> str:
-    return f"is nested more than {DEPTH_MAX} levels deep"
-
-
-def _shown(name: str) -> str:
-    """Write a field name from outside so that it is short and has no control characters."""
-    text = json.dumps(name)
-    return text if len(text) <= NAME_SHOWN_MAX else text[:NAME_SHOWN_MAX] + '…"'
-
-
-def type_name(value: object) -> str:
-    """Name a JSON type as a reader would."""
-    return type_names.get(type(value), "a number")
-
-
-# --- from the tree to the event ----------------------------------------------------------------------
-
-
 def _event(tree: Any, exact: Any, raw: bytes) -> Event:
     """Tell the three shapes apart: an envelope, Genesys' notification alone, a hand-made object."""
     if type(tree) is not dict:
@@ -279,16 +85,14 @@ _ENVELOPE_FIELDS: Final = ("id", "source", "detail-type", "account", "region", "
 
 def _envelope(tree: dict[str, Any]) -> Envelope:
     values = [tree.get(name) for name in _ENVELOPE_FIELDS]
-    if not _TEXT_OR_NONE.issuperset(map(type, values)):
-        name, value = next(
-            pair for pair in zip(_ENVELOPE_FIELDS, values, strict=True) if type(pair[1]) not in _TEXT_OR_NONE
-        )
-        raise Unreadable(f"{name} is {type_name(value)}, not text")
-    # A blank text says as little as an absent one.
-    return Envelope(*[value if value and not value.isspace() else None for value in values])
-
-
-_TEXT_OR_NONE: Final = frozenset({str, type(None)})
+    for at, value in enumerate(values):
+        if value is None:
+            continue
+        if type(value) is not str:
+            raise Unreadable(f"{_ENVELOPE_FIELDS[at]} is {type_name(value)}, not text")
+        if not value.strip():
+            values[at] = None  # a blank text says as little as an absent one
+    return Envelope(*values)
 
 
 def _event_in(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any], raw: bytes) -> Event:

@@ -34,7 +34,7 @@ class Handlers:
     def __init__(self) -> None:
         """Start with none."""
         self._handlers: list[Handler] = []
-        self.of = lru_cache(maxsize=4096)(self._of)
+        self._split = lru_cache(maxsize=4096)(self._split_by)
 
     def __bool__(self) -> bool:
         """Tell whether there is any."""
@@ -64,18 +64,31 @@ class Handlers:
                 f"name {name!r}; give the new one a name of its own: on({pattern!r}, name=...)"
             )
         self._handlers.append(handler)
-        self.of.cache_clear()
+        self._split.cache_clear()
         return handler
 
-    def _of(self, topic: str, topic_name: str) -> tuple[Handler, ...]:
+    def of(self, topic: str, topic_name: str) -> tuple[Handler, ...]:
         """Return the handlers of an event, by its template or by its concrete topic name."""
-        found: dict[str, Handler] = {}
-        for handler in self._handlers:
-            if topic_pattern(handler.pattern).fullmatch(topic) or topic_pattern(handler.pattern).fullmatch(topic_name):
-                # Only an event whose two names disagree finds two of one name: patterns that overlap are refused.
-                name = handler.name if handler.name not in found else f"{handler.name} {handler.pattern}"
-                found[name] = handler if name == handler.name else replace(handler, name=name)
-        return tuple(found.values())
+        found, others = self._split(topic)
+        named = [handler for handler in others if topic_pattern(handler.pattern).fullmatch(topic_name)]
+        return found if not named else _told_apart([*found, *named])
+
+    def _split_by(self, topic: str) -> tuple[tuple[Handler, ...], tuple[Handler, ...]]:
+        """Split the handlers into those that take a template, and the others, which may still take one of its names."""
+        found = [handler for handler in self._handlers if topic_pattern(handler.pattern).fullmatch(topic)]
+        return tuple(found), tuple(handler for handler in self._handlers if handler not in found)
+
+
+def _told_apart(handlers: list[Handler]) -> tuple[Handler, ...]:
+    """Give handlers of one name claims of their own.
+
+    Patterns that overlap are refused, so this is for an event whose two names disagree.
+    """
+    found: dict[str, Handler] = {}
+    for handler in handlers:
+        name = handler.name if handler.name not in found else f"{handler.name} {handler.pattern}"
+        found[name] = handler if name == handler.name else replace(handler, name=name)
+    return tuple(found.values())
 
 
 def _parameters(function: Callable[..., Any]) -> Iterable[str]:

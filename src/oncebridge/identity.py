@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import force_setattr
 
-from oncebridge.event import Event, canonical
+from oncebridge.event import Event
+from oncebridge.strict_json import canonical
 from oncebridge.topics import Field, Kind, Profile, conversation_id, user_id
 
 if TYPE_CHECKING:
@@ -128,8 +129,10 @@ def state_of(event: Event, profile: Profile) -> bytes:
 
 def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
     """Return the event's moment, and whether its own time is precise to the millisecond."""
-    version = _version(profile.version.read(event.body)) if profile.version is not None else None
+    version = None if profile.version is None else _version(profile.version.read(event.body))
     own = [read_time(_read(field, event)) for field in profile.time]
+    if len(own) == 1 and own[0] is not None:  # nearly always
+        return Moment((own[0][0],), version), own[0][1]
     if any(time is not None for time in own):
         times = tuple(None if time is None else time[0] for time in own)
         return Moment(times, version), all(time is None or time[1] for time in own)
@@ -212,7 +215,8 @@ def _version(value: object) -> int | None:
 
 
 def _time_ms(moment: Moment) -> int | None:
-    return max((time // NS_PER_MS for time in moment.times if time is not None), default=None)
+    latest_ns = max([time for time in moment.times if time is not None], default=None)
+    return None if latest_ns is None else latest_ns // NS_PER_MS
 
 
 def _id_bytes(value: Any) -> bytes | None:

@@ -252,6 +252,9 @@ def _id_positions(topic: str) -> tuple[int | None, int | None]:
 
 def conversation_id(event: Event) -> str | None:
     """Return the id of the conversation that an event speaks of."""
+    usual = event.body.get("conversationId")
+    if type(usual) is str and usual:
+        return usual
     field = first_field(_CONVERSATION, event.body)
     if field is not None:
         return _id_text(field.read(event.body))

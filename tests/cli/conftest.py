@@ -47,7 +47,7 @@ def note(event):
 
 
 def slow_note(event):
-    time.sleep(0.004)  # a sink that takes its time
+    time.sleep(0.01)  # a sink that takes its time
     note(event)
 
 

@@ -132,6 +132,18 @@ def test_only_show_gives_personal_data_away(cli, bury):
     assert [name for name, canary in payloads.CANARIES.items() if canary not in shown] == []
 
 
+def test_strange_names_do_not_break_the_list(cli, bury):
+    """Line breaks, tabs and control characters in a topic or an id neither forge a row nor reach a terminal."""
+    inner = {"eventId": "one", "conversationId": "c"}
+    bury([payloads.in_envelope(inner, detail_type="a\tb\x1b[31mc\x9b", id="x\ny\x1b[2J")])
+    for ran in (cli.dead("list"), cli("find", "c", "--ledger", LEDGER)):
+        assert ran.code == 0
+        assert len(ran.out.splitlines()) == 2
+        assert not [character for character in ran.out if ord(character) in (0x1B, 0x9B)]
+        header, row = ran.out.splitlines()
+        assert header.count("\t") == row.count("\t")
+
+
 # --- keys ----------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +266,20 @@ def test_two_redrives_at_once_take_effect_once(cli, bury, facts, *, marks, handl
     assert cli.effects() + cli.inserted() == Counter(marks(deliveries))
     assert sum(item["outcome"] == "done" for one in ran for item in one.items) == len(deliveries)
     assert cli.statuses() == {"done": len(deliveries)}
+
+
+def test_a_killed_redrive_leaves_the_letter(cli, bury, facts, *, marks, wait_until):
+    """A redrive that dies in its handler is taken up by the next one, once its lease is over."""
+    bury(facts(1))
+    short = {"ONCEBRIDGE_LEASE_SECONDS": "1"}
+    killed = cli.start("dead", "redrive", "--all", "--handler", "hooks:wait", "--ledger", LEDGER, **short)
+    wait_until(lambda: cli.lines("started"), "its handler runs")
+    killed.kill()
+    assert len(cli.dead("list", "--json").items) == 1
+    again = ("redrive", "--all", "--handler", "hooks:note")
+    wait_until(lambda: cli.dead(*again, **short).code == 0, "it is redriven", 30)
+    assert cli.effects() == Counter(marks(facts(1)))
+    assert cli.statuses() == {"done": 1}
 
 
 def test_a_redrive_beside_the_original_takes_effect_once(cli, bury, facts, *, marks, wait_until):

@@ -53,6 +53,16 @@ def test_what_cannot_be_read_is_found_by_its_bytes(cli):
     assert "unreadable" in found["reason"]
 
 
+def test_a_conflict_is_found_by_its_file(cli):
+    """An event that came under another's id leads to its own dead letter, not only to the other's success."""
+    one, two = (payloads.envelope(payloads.AUDITS, {"action": action}, id=action) for action in ("Update", "Delete"))
+    cli.write("in.jsonl", [one, two])
+    assert cli.process("in.jsonl").one["conflict"] == 1
+    cli.write("two.jsonl", [two])
+    found = find(cli, "two.jsonl").items
+    assert [item["status"] for item in found if item["id"] == "Delete"] == ["dead"]
+
+
 def test_a_conversation_is_found_by_its_id(cli, facts):
     """A conversation's id leads to all of its events, and to the newest state of what belongs to it."""
     deliveries = [
@@ -127,7 +137,9 @@ def test_each_kind_is_explained(cli):
         payloads.presence("AWAY"),
         payloads.call_status(),
         payloads.envelope(payloads.ACW, detail_type="v2.users.{id}.presence"),
-        payloads.in_envelope({"topicName": "v2.new", "eventBody": {"eventTime": 1}}, detail_type="v2.new"),
+        payloads.in_envelope(
+            {"topicName": "v2.new", "eventBody": {"eventTime": payloads.TIME_MS}}, detail_type="v2.new"
+        ),
     ]
     cli.write("in.jsonl", deliveries)
     ran = cli("explain", "in.jsonl", "--json")
@@ -146,7 +158,8 @@ def test_each_kind_is_explained(cli):
     assert "detail.timestamp" in lines[4]["counts"]
     assert "conflict" in lines[3]["reason"]
     assert "disagree" in lines[6]["reason"]
-    assert len({line["key"] for line in lines}) == len(lines)
+    assert len({line["key"] for line in lines}) == len(lines) - 1
+    assert lines[6]["key"] == lines[0]["key"]  # the topic name counts, not the detail-type
 
 
 def test_what_cannot_be_read_is_explained_in_its_place(cli, facts):
@@ -195,6 +208,19 @@ def test_own_profiles_are_explained(cli):
     assert "front" in one["entity"]
     assert one["key"] == two["key"]
     assert cli.process("in.jsonl").one["processed"] == 1
+
+
+@pytest.mark.parametrize("topic", ["[/bold]", "[red]x", "a\nb", "\x1b[31m", "\\["])
+def test_any_topic_is_explained_as_it_is(cli, topic):
+    """Brackets in a topic are text, not markup, and control characters do not reach a terminal."""
+    cli.write("in.jsonl", [payloads.in_envelope({"conversationId": "c"}, detail_type=topic)])
+    ran = cli("explain", "in.jsonl")
+    assert ran.code == 0
+    assert "Traceback" not in ran.err
+    assert "\x1b" not in ran.out
+    assert len(ran.out.splitlines()) == 8
+    if topic.isprintable():
+        assert topic in ran.out
 
 
 def test_a_missing_file_is_said(cli, explained):

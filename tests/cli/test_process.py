@@ -312,6 +312,21 @@ def test_strange_ids_stay_apart(cli):
     assert (ran.code, ran.one["processed"]) == (0, len(pairs))
 
 
+def test_an_event_of_any_topic_reaches_the_handler(cli):
+    """The handler of `process` is for every event, whatever stands in its topic."""
+    cli.write_hooks()
+    topics = ["line\nbreak", "[/bold]", "\x1b[31m", "{}", "*", "v2..x", "two\u2028lines", "x" * 5000]
+    times = range(payloads.TIME_MS, payloads.TIME_MS + len(topics))
+    inner = [{"conversationId": "c", "eventTime": time} for time in times]
+    lines = [payloads.in_envelope(one, detail_type=topic) for one, topic in zip(inner, topics, strict=True)]
+    cli.write("in.jsonl", [*lines, *lines])
+    ran = cli.process("in.jsonl", "--handler", "hooks:note", "--verdicts", "verdicts.jsonl")
+    assert ran.code == 0
+    assert cli.effects() == Counter(map(str, times))
+    assert (ran.one["processed"], ran.one["redelivery"]) == (len(topics), len(topics))
+    assert [line["topic"] for line in verdicts_in(cli)] == [*topics, *topics]
+
+
 # --- handlers that fail --------------------------------------------------------------------------------------
 
 
@@ -390,6 +405,22 @@ def test_a_signal_lets_the_running_handler_finish_and_gives_the_rest_back(cli, f
     second = cli.process(*arguments, timeout=30)  # far less than the lease
     assert (second.code, second.one["processed"], second.one["redelivery"]) == (0, 7, 1)
     assert cli.effects() == Counter(marks(facts(8)))
+
+
+def test_a_signal_lets_all_running_handlers_finish(cli, facts, wait_until):
+    """With several handlers at a time, all that have begun finish, and no other begins."""
+    cli.write_hooks()
+    cli.write("in.jsonl", facts(9))
+    arguments = ("in.jsonl", "--handler", "hooks:wait", "--lease", "3600")
+    started = cli.start("process", "--ledger", LEDGER, "--json", *arguments, "--concurrency", "3")
+    wait_until(lambda: len(cli.lines("started")) == 3, "three handlers run")
+    started.signal(signal.SIGTERM)
+    assert not started.ends_within(0.2)
+    (cli.folder / "gate").touch()
+    ran = started.finish()
+    assert (ran.code, ran.one["processed"], ran.one["retrying"]) == (75, 3, 6)
+    assert sorted(cli.lines("effects")) == sorted(cli.lines("started"))
+    assert cli.process(*arguments, timeout=30).one["processed"] == 6
 
 
 def test_a_second_interrupt_does_not_wait_for_the_handler(cli, facts, wait_until):
@@ -525,6 +556,22 @@ def test_verdicts_that_cannot_be_written_are_said(cli, facts, explained, name):
     cli.write("in.jsonl", facts(1))
     assert name in explained(cli.process("in.jsonl", "--verdicts", name, "--handler", "hooks:note"), 2)
     assert cli.effects() == {}
+
+
+def test_verdicts_never_replace_what_is_read(cli, facts, explained):
+    """`--verdicts` with the name of an input is refused: the events would be gone before they were read."""
+    cli.write("in.jsonl", facts(1))
+    before = (cli.folder / "in.jsonl").read_bytes()
+    assert "in.jsonl" in explained(cli.process("in.jsonl", "--verdicts", "./in.jsonl"), 2)
+    assert (cli.folder / "in.jsonl").read_bytes() == before
+
+
+def test_a_transaction_that_the_ledger_does_not_have_is_said(cli, facts, explained):
+    """A handler that asks for the transaction is refused where the ledger has none."""
+    cli.write_hooks()
+    cli.write("in.jsonl", facts(1))
+    said = explained(cli("process", "in.jsonl", "--ledger", "memory://", "--handler", "hooks:insert"), 2)
+    assert "transaction" in said
 
 
 @pytest.mark.parametrize("lease", ["0", "-3", "0.05", "nan", "inf", "soon"])

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Ask, Claim, Letter, Outcome, Verdict
 from oncebridge.errors import LedgerUnavailable, Unreadable
-from oncebridge.event import as_bytes, parse
+from oncebridge.event import parse
 from oncebridge.identity import conflict_key, digest, identify, key_text, named_event, unreadable_key
 from oncebridge.intake.keeper import Held, Keeper
 from oncebridge.intake.results import Result, reason_for
@@ -35,6 +35,7 @@ from oncebridge.intake.tasks import (
     unhandled,
 )
 from oncebridge.intake.work import Ended, Work, check_transaction
+from oncebridge.strict_json import as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -78,7 +79,6 @@ class Flow:
         timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
         self._keeper = Keeper(ledger, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)
-        self._settling = Settling(ledger, clock, within_us=int(settings.settle_within_seconds * 1_000_000))
         self.stopping = stopping or threading.Event()
         for handler in handlers:
             check_transaction(handler, ledger)
@@ -245,23 +245,25 @@ class Flow:
         if not tasks:
             return
         helds = [Held(claim_of(task), task.asked_us + self._lease_us) for task in tasks]
+        settling = Settling(self.ledger, self.clock, within_us=int(self._settings.settle_within_seconds * 1_000_000))
         self._keeper.watch(helds)
         try:
             if self._settings.concurrency > 1 and len(tasks) > 1:
                 with ThreadPoolExecutor(self._settings.concurrency, "oncebridge-handler") as pool:
-                    for done in [pool.submit(self._handle, *pair) for pair in zip(tasks, helds, strict=True)]:
+                    for done in [pool.submit(self._handle, *pair, settling) for pair in zip(tasks, helds, strict=True)]:
                         done.result()
             else:
                 for task, held in zip(tasks, helds, strict=True):
-                    self._handle(task, held)
-            self._settling.flush()
+                    self._handle(task, held, settling)
+            settling.flush()
         except BaseException:
-            self._release_rest(tasks, helds)
+            # Give back what was not tried; if that fails too, the leases run out.
+            settling.release([held for task, held in zip(tasks, helds, strict=True) if task.result is None])
             raise
         finally:
             self._keeper.forget(helds)
 
-    def _handle(self, task: Task, held: Held) -> None:
+    def _handle(self, task: Task, held: Held, settling: Settling) -> None:
         """Bring one granted task to its end."""
         started_us = self.clock.monotonic_us()
         if self.stopping.is_set():
@@ -273,7 +275,7 @@ class Flow:
             if gone is None and not self._keeper.ensure(held):
                 return  # taken over before it was tried: asked for again in the next round
             ended = gone or self._give(task, held.claim)
-        self._settle(task, held, ended, started_us)
+        self._settle(task, held, ended, started_us, settling)
 
     def _give(self, task: Task, claim: Claim) -> Ended:
         assert task.event is not None
@@ -281,11 +283,11 @@ class Flow:
         event = replace(task.event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
         return self._work.run(task.handler, event, claim)
 
-    def _settle(self, task: Task, held: Held, ended: Ended, started_us: int) -> None:
+    def _settle(self, task: Task, held: Held, ended: Ended, started_us: int, settling: Settling) -> None:
         now_us = self.clock.monotonic_us()
 
         def report(ok: bool) -> None:
-            held.started_us = held.started_us or now_us
+            held.over = True
             reason = ended.reason if ok else "its claim was taken over while its handler ran; to be looked at again"
             outcome = ended.outcome if ok else Outcome.RETRY
             verdict = task.reported or Verdict.FRESH
@@ -304,11 +306,7 @@ class Flow:
         letter = None
         if ended.outcome is Outcome.DEAD:
             letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
-        self._settling.add(held, ended.outcome, ended.again_in_us, letter, report, took_us=now_us - started_us)
-
-    def _release_rest(self, tasks: Iterable[Task], helds: Iterable[Held]) -> None:
-        """Give back what an interrupt kept from being tried; if that fails too, the leases run out."""
-        self._settling.release([held for task, held in zip(tasks, helds, strict=True) if task.result is None])
+        settling.add(held, ended.outcome, ended.again_in_us, letter, report, took_us=now_us - started_us)
 
 
 def _shown(raw: object) -> bytes:

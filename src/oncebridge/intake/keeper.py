@@ -26,6 +26,7 @@ class Held(msgspec.Struct, eq=False):
     #: When its handler started; None while it waits for its turn.
     started_us: int | None = None
     lost: bool = False
+    over: bool = False
 
 
 class Keeper:
@@ -79,7 +80,7 @@ class Keeper:
         """Extend what is held and in time."""
         now_us = self._clock.monotonic_us()
         with self._lock:
-            due = [held for held in self._held if not held.lost and not self._timed_out(held, now_us)]
+            due = [held for held in self._held if not (held.lost or held.over or self._timed_out(held, now_us))]
         if due:
             try:
                 self._extend(due)

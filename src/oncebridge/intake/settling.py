@@ -67,9 +67,10 @@ class Settling:
     def flush(self) -> None:
         """Write what waits, trying for as long as its leases last."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-            if waiting:
-                for one, ok in zip(waiting, self._settle(waiting), strict=True):
+            if self._waiting:
+                kept = self._settle(self._waiting)  # if that raises they still wait, for `release`
+                waiting, self._waiting = self._waiting, []
+                for one, ok in zip(waiting, kept, strict=True):
                     one.report(ok)
 
     def _settle(self, waiting: list[_Waiting]) -> list[bool]:

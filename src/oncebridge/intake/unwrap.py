@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.errors import Unreadable
-from oncebridge.event import read_json
+from oncebridge.strict_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
