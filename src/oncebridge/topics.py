@@ -218,7 +218,7 @@ class Profiles:
 @lru_cache(maxsize=1024)
 def topic_pattern(pattern: str) -> re.Pattern[str]:
     """Compile Genesys' notation: `{...}` is one part of a topic, `*` is any text."""
-    return re.compile("".join(_expression(piece) for piece in pattern_pieces(pattern)))
+    return re.compile("".join(_expression(piece) for piece in pattern_pieces(pattern)), re.DOTALL)
 
 
 def pattern_pieces(pattern: str) -> list[str]:

@@ -253,19 +253,19 @@ class CommandLine:
         """Count what took effect outside the ledger, by event."""
         return Counter(self.lines("effects"))
 
-    def table(self, name):
+    def table(self, name, file="once.db"):
         """Read a table of the ledger's file as anybody could; none yet is no rows."""
-        if not (self.folder / "once.db").exists():
+        if not (self.folder / file).exists():
             return []
-        with closing(sqlite3.connect(self.folder / "once.db", timeout=10)) as db:
+        with closing(sqlite3.connect(self.folder / file, timeout=10)) as db:
             db.row_factory = sqlite3.Row
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
                 return []
             return [dict(row) for row in db.execute(f"SELECT * FROM {name}")]
 
-    def events(self):
+    def events(self, file="once.db"):
         """Read what the ledger remembers of events."""
-        return self.table("oncebridge_event")
+        return self.table("oncebridge_event", file)
 
     def entities(self):
         """Read what the ledger remembers of entities."""

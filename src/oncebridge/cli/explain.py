@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from oncebridge.bridge import Bridge
-from oncebridge.cli.output import results, say, write_json
+from oncebridge.cli.output import printable, results, say, write_json
 from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption
 from oncebridge.diagnosis.explain import Explanation
 from oncebridge.diagnosis.explain import explain as explain_one
@@ -28,7 +30,8 @@ def explain(
     """Explain events: what identifies each, what counts, what is ignored, and why."""
     loaded = load_settings(settings, ledger=ledger)
     profiles, secret = Profiles(loaded.profiles), _secret(loaded)
-    for number, raw in enumerate(read_deliveries(files), start=1):
+    deliveries = (raw for raw in read_deliveries(files, threading.Event()) if raw is not None)
+    for number, raw in enumerate(deliveries, start=1):
         try:
             explanation = explain_one(raw, profiles, secret, replays_anew=loaded.replays_anew)
         except Unreadable as error:
@@ -52,7 +55,7 @@ def _secret(settings: Settings) -> bytes:
 
 
 def _write(number: int, explanation: Explanation) -> None:
-    results.print(f"[bold]{number}[/bold]  {explanation.topic}", markup=True)
+    _write_line(f"{number}  ", explanation.topic)
     for name, value in (
         ("kind", explanation.kind),
         ("entity", explanation.entity or "none"),
@@ -62,24 +65,18 @@ def _write(number: int, explanation: Explanation) -> None:
         ("ignored", ", ".join(explanation.ignored) or "nothing"),
         ("because", explanation.reason),
     ):
-        results.print(f"   {name:<8}", end=" ")
-        results.print(value, markup=False)
+        _write_line(f"   {name:<8} ", value)
 
 
 def _write_unreadable(number: int, reason: str, *, json: bool) -> None:
     if json:
-        write_json(
-            {
-                "topic": None,
-                "kind": None,
-                "entity": None,
-                "time_ms": None,
-                "key": None,
-                "counts": [],
-                "ignored": [],
-                "reason": f"unreadable: {reason}",
-            }
-        )
+        nothing = dict.fromkeys(("topic", "kind", "entity", "time_ms", "key"))
+        write_json({**nothing, "counts": [], "ignored": [], "reason": f"unreadable: {reason}"})
     else:
-        results.print(f"[bold]{number}[/bold]  [red]unreadable[/red]", markup=True)
-        results.print(f"   because  {reason}", markup=False)
+        _write_line(f"{number}  ", "unreadable")
+        _write_line("   because  ", reason)
+
+
+def _write_line(name: str, value: str) -> None:
+    # As text, not as markup: topics and ids come from outside.
+    results.print(Text.assemble((name, "bold"), printable(value)))

@@ -9,9 +9,9 @@ import typer
 
 from oncebridge.cli.output import entry_as_dict, write_json, write_table
 from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, bridge_for
-from oncebridge.diagnosis.explain import explain
 from oncebridge.errors import Unreadable
-from oncebridge.identity import key_bytes, key_text, subject_digest, unreadable_key
+from oncebridge.event import parse
+from oncebridge.identity import conflict_key, identify, key_bytes, key_text, subject_digest, unreadable_key
 from oncebridge.intake.file import read_deliveries
 from oncebridge.ledgers.protocol import Query
 from oncebridge.topics import Profiles
@@ -63,21 +63,33 @@ def _found(bridge: Bridge, what: str) -> Iterator[tuple[str, Entry]]:
     key = key_bytes(what)
     if key is not None:
         yield from (("event", entry) for entry in bridge.ledger.get(key))
-    elif what == "-" or Path(what).is_file():
-        for raw in read_deliveries([what]):
-            yield from (("event", entry) for entry in bridge.ledger.get(_key_of(bridge, raw)))
+    elif what == "-" or is_file(what):
+        for raw in read_deliveries([what], flow.stopping):
+            for known in [] if raw is None else _keys_of(bridge, raw):
+                yield from (("event", entry) for entry in bridge.ledger.get(known))
     else:
         subject = subject_digest(flow.secret, what)
         yield from (("event", entry) for entry in bridge.ledger.scan(Query(subject=subject)))
         yield from (("newest state", entry) for entry in bridge.ledger.scan(Query(subject=subject, entities=True)))
 
 
-def _key_of(bridge: Bridge, raw: bytes) -> bytes:
+def is_file(name: str) -> bool:
+    """Tell whether a name is that of a file; one too long for a name is none."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
+
+
+def _keys_of(bridge: Bridge, raw: bytes) -> list[bytes]:
+    """Return the keys that a delivery may be known under: its own, and that of a conflict with its id."""
     secret = bridge.open().secret
     try:
-        text = explain(raw, Profiles(bridge.settings.profiles), secret, replays_anew=bridge.settings.replays_anew).key
+        event = parse(raw)
     except Unreadable:
-        return unreadable_key(secret, raw)
-    key = key_bytes(text)
-    assert key is not None
-    return key
+        return [unreadable_key(secret, raw)]
+    profile = Profiles(bridge.settings.profiles).of(event)
+    identity = identify(event, profile, secret, replays_anew=bridge.settings.replays_anew)
+    if identity.content is None:
+        return [identity.key]
+    return [identity.key, conflict_key(secret, identity.key, identity.content)]

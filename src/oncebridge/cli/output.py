@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
@@ -11,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_text
 
 if TYPE_CHECKING:
@@ -35,12 +38,12 @@ COLOURS = {
 
 def say(text: str) -> None:
     """Tell the person something that is no result."""
-    narrator.print(escape(text))
+    narrator.print(escape(printable(text)), soft_wrap=True)
 
 
 def say_error(text: str) -> None:
     """Tell the person what is wrong."""
-    narrator.print(f"[red]oncebridge:[/red] {escape(text)}", soft_wrap=True)
+    narrator.print(f"[red]oncebridge:[/red] {escape(printable(text))}", soft_wrap=True)
 
 
 def write_json(value: Any) -> None:
@@ -53,6 +56,11 @@ def write_text(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def printable(text: str) -> str:
+    """Write control characters as escapes: names come from outside, and a terminal would obey them."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
 def coloured(word: str) -> str:
     """Colour a verdict or a status."""
     return f"[{COLOURS[word]}]{word}[/]" if word in COLOURS else escape(word)
@@ -60,12 +68,12 @@ def coloured(word: str) -> str:
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Write a table: drawn in a terminal, tab-separated in a pipe."""
-    lines = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    lines = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if not lines:
         say(empty)
     elif not results.is_terminal:
         for line in [columns, *lines]:
-            write_text("\t".join(cell.replace("\t", " ") for cell in line))
+            write_text("\t".join(line))
     else:
         table = Table(*columns, header_style="bold", box=None, pad_edge=False)
         for line in lines:
@@ -99,6 +107,16 @@ def entry_as_dict(entry: Entry) -> dict[str, Any]:
         "lease_until_ms": entry.lease_until_us // 1000 or None,
         "reason": entry.reason or None,
     }
+
+
+def opened_for_writing(path: str) -> IO[bytes]:
+    """Open a file to write results to, .gz too; - is standard output."""
+    if path == "-":
+        return sys.stdout.buffer
+    try:
+        return gzip.open(path, "wb") if path.endswith(".gz") else Path(path).open("wb")  # type: ignore[return-value]
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def progress_bar() -> Progress:

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from oncebridge.cli.output import progress_bar, say, write_books, write_json
+from oncebridge.cli.output import opened_for_writing, progress_bar, say, write_books, write_json
 from oncebridge.cli.wiring import (
     HandlerOption,
     JSONOption,
@@ -19,6 +19,7 @@ from oncebridge.cli.wiring import (
     load_handler,
     opened,
 )
+from oncebridge.errors import ConfigurationError
 from oncebridge.intake.file import BATCH, FileRun, read_deliveries
 from oncebridge.settings import DEFAULT_LEDGER
 
@@ -53,12 +54,16 @@ def process(
         say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
     if not handler:
         say("no --handler: events are counted, and remembered as done")
-    with opened(bridge), ExitStack() as stack:
-        lines = None if verdicts is None else stack.enter_context(Path(verdicts).open("wb"))
+    if verdicts is not None and any(_same_file(verdicts, name) for name in files):
+        raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")
+    with ExitStack() as stack:
+        lines = None if verdicts is None else stack.enter_context(opened_for_writing(verdicts))
+        stack.enter_context(opened(bridge))
         bar = stack.enter_context(progress_bar())
         task = bar.add_task("processing", total=_total_bytes(files))
-        deliveries = read_deliveries(files, progress=lambda number: bar.advance(task, number))
-        run = FileRun(bridge.open(), bridge.books, batch=batch)
+        flow = bridge.open()
+        deliveries = read_deliveries(files, flow.stopping, progress=lambda number: bar.advance(task, number))
+        run = FileRun(flow, bridge.books, batch=batch)
         for n, result in run.results(deliveries):
             if lines is not None:
                 _write_verdict(lines, n, result)
@@ -92,6 +97,10 @@ def _report(bridge: Bridge, *, json: bool, finished: bool) -> None:
     if not finished:
         say("stopped before everything was settled; run the same command again to go on")
         raise typer.Exit(EXIT_AGAIN)
+
+
+def _same_file(one: str, other: str) -> bool:
+    return Path(one).exists() and Path(other).exists() and Path(one).samefile(other)
 
 
 def _total_bytes(files: list[str]) -> int | None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import sys
 from contextlib import ExitStack
-from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import typer
 
-from oncebridge.cli.output import progress_bar, say
+from oncebridge.cli.output import opened_for_writing, progress_bar, say
 from oncebridge.simulation import simulate as simulated
 
 
@@ -25,8 +22,8 @@ def simulate(
 ) -> None:
     """Make up Genesys traffic, with the road's faults, and write down the truth beside it."""
     with ExitStack() as stack:
-        lines = stack.enter_context(_writer(out))
-        truths = None if truth is None else stack.enter_context(_writer(truth))
+        lines = stack.enter_context(opened_for_writing(out))
+        truths = None if truth is None else stack.enter_context(opened_for_writing(truth))
         bar = stack.enter_context(progress_bar())
         task = bar.add_task("simulating", total=None)
         number = 0
@@ -37,9 +34,3 @@ def simulate(
                 truths.write(delivery.truth_line() + b"\n")
             number += 1
     say(f"{number:,} deliveries of {conversations:,} conversations written to {out}")
-
-
-def _writer(path: str) -> IO[bytes]:
-    if path == "-":
-        return sys.stdout.buffer
-    return gzip.open(path, "wb") if path.endswith(".gz") else Path(path).open("wb")  # type: ignore[return-value]

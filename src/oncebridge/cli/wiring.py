@@ -33,7 +33,7 @@ HandlerOption = Annotated[
 def load_handler(name: str) -> Callable[..., Any]:
     """Import `module:function`, from the working directory too."""
     module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
+    if not function_name or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigurationError(f"--handler: expected module:function, got {name!r}")
     here = str(Path.cwd())
     if here not in sys.path:

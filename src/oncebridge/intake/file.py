@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import gzip
 import heapq
+import os
+import select
 import sys
+import zlib
 from contextlib import contextmanager
-from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.intake.results import Result
+from oncebridge.intake.tasks import stopped
 from oncebridge.intake.unwrap import WRAPPER_BYTES_MAX, unwrap
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Iterator
 
     from oncebridge.intake.flow import Flow
@@ -30,44 +34,75 @@ if TYPE_CHECKING:
 BATCH: Final = 100
 WAITING_MAX: Final = 1000  # beyond that, what waits is worked off before more is read
 BUSY_POLL_US: Final = 100_000
+INPUT_POLL_SECONDS: Final = 0.1
+CHUNK_BYTES: Final = 1_048_576
 OUTAGE_PATIENCE_US: Final = 60_000_000
 _OUTAGE_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
 
 
-def read_deliveries(paths: Iterable[str], progress: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
-    """Yield the deliveries in each line; blank lines have none. `progress` is told how many bytes were read."""
+def read_deliveries(
+    paths: Iterable[str], stopping: threading.Event, progress: Callable[[int], None] = lambda _: None
+) -> Iterator[bytes | None]:
+    """Yield the deliveries in each line; blank lines have none. `progress` is told how many bytes were read.
+
+    None means that standard input has nothing to say just now: a pipe may be quiet for long, and what was
+    read should not wait for what was not.
+    """
     for path in paths:
-        with _opened(path) as file:
-            for line in _lines_in(file, progress):
-                yield from unwrap(line)
+        lines = _lines_of_input(stopping) if path == "-" else _lines_of_file(path)
+        for line in _values(lines, path):
+            progress(len(line or b""))
+            if line is None:
+                yield None
+            elif line.strip():
+                yield from unwrap(line.strip())
 
 
-def _lines_in(file: IO[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
+def _values(lines: Iterator[bytes | None], path: str) -> Iterator[bytes | None]:
+    """Yield each line, or all of them as one where they are one value written over many lines."""
     first = True
-    for line in file:
-        progress(len(line))
-        text = line.strip()
-        if not text:
+    for line in lines:
+        if first and line is not None and line.strip() in (b"{", b"["):  # nobody's first JSON line is a lone brace
+            yield _whole(line, lines, path)
+            return
+        yield line
+        first = first and (line is None or not line.strip())
+
+
+def _whole(start: bytes, lines: Iterator[bytes | None], path: str) -> bytes:
+    pieces, size = [start], len(start)
+    for line in lines:
+        pieces.append(line or b"")
+        size += len(line or b"")
+        if size > WRAPPER_BYTES_MAX:
+            raise ConfigurationError(
+                f"{path}: is one JSON value of more than {WRAPPER_BYTES_MAX:,} bytes; write it as JSON lines"
+            )
+    return b"\n".join(pieces)
+
+
+def _lines_of_file(path: str) -> Iterator[bytes]:
+    with _opened(path) as file:
+        yield from file
+
+
+def _lines_of_input(stopping: threading.Event) -> Iterator[bytes | None]:
+    """Read standard input without getting stuck in it, so that a signal is noticed while it is quiet."""
+    source, rest = sys.stdin.fileno(), b""
+    while not stopping.is_set():
+        if not select.select([source], [], [], INPUT_POLL_SECONDS)[0]:
+            yield None
             continue
-        if first and text in (b"{", b"["):
-            # Nobody's first JSON line is a lone brace: this is one value, written over many lines.
-            rest = file.read(WRAPPER_BYTES_MAX)
-            if file.read(1):
-                raise ConfigurationError(
-                    f"a file is one JSON value of more than {WRAPPER_BYTES_MAX:,} bytes; write it as JSON lines"
-                )
-            progress(len(rest))
-            yield line + rest
-        else:
-            yield text
-        first = False
+        chunk = os.read(source, CHUNK_BYTES)
+        if not chunk:
+            yield rest
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    if path == "-":
-        yield sys.stdin.buffer
-        return
     try:
         # gzip's reader is a binary file in all but name.
         file: IO[bytes] = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # type: ignore[assignment]  # noqa: PTH123, SIM115
@@ -78,19 +113,22 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     with file:
         try:
             yield file
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ConfigurationError(f"{path}: not readable as gzip: {error}") from None
         except IsADirectoryError:
             raise ConfigurationError(f"{path}: is a directory; name the files in it") from None
 
 
 Numbered = tuple[int, "Delivery"]
+_END: Final = b""  # no delivery is empty
 
 
 class _Waiting(msgspec.Struct, frozen=True):
     due_us: int
     n: int
     delivery: Delivery
+    #: The entities that others behind it must not overtake it on.
+    entities: frozenset[bytes]
 
     def __lt__(self, other: _Waiting) -> bool:
         return (self.due_us, self.n) < (other.due_us, other.n)
@@ -106,49 +144,82 @@ class FileRun:
         self._batch = batch
         self._waiting: list[_Waiting] = []
         self._last: dict[int, Result] = {}
+        self._read = 0
         self._next = 1
-        #: Whether every delivery was read and settled.
-        self.finished = False
+        self._exhausted = False
 
-    def results(self, deliveries: Iterator[bytes]) -> Iterator[tuple[int, Result]]:
+    @property
+    def finished(self) -> bool:
+        """Whether every delivery was read and settled."""
+        return self._exhausted and not self._waiting
+
+    def results(self, deliveries: Iterator[bytes | None]) -> Iterator[tuple[int, Result]]:
         """Yield what became of each delivery, numbered from 1, in order of arrival."""
-        numbered = enumerate(deliveries, start=1)
-        while not self._flow.stopping.is_set():
-            batch = self._take(numbered)
-            if not batch:
-                if not self._waiting:
-                    self.finished = True
-                    break
+        while not self.finished and not self._flow.stopping.is_set():
+            batch = self._take(deliveries)
+            if batch:
+                self._work_off(batch)
+                yield from self._in_order()
+            elif self._exhausted and self._waiting:
                 self._flow.clock.wait(self._flow.stopping, max(0, self._waiting[0].due_us - self._now_us()) / 1_000_000)
-                continue
-            self._work_off(batch)
-            yield from self._in_order()
-        yield from sorted(self._last.items())  # stopped: what has no column in the books is still retrying
+        for one in self._waiting:  # stopped: what has no column in the books is still retrying
+            self._last.setdefault(one.n, stopped(one.delivery.tasks[0]))
+        yield from sorted(self._last.items())
 
-    def _take(self, numbered: Iterator[tuple[int, bytes]]) -> list[Numbered]:
-        """Take what is due again, and new deliveries unless too many wait."""
+    def _take(self, deliveries: Iterator[bytes | None]) -> list[Numbered]:
+        """Take what is due again, and new deliveries unless too many wait; in order of arrival."""
         now_us = self._now_us()
         batch: list[Numbered] = []
         while self._waiting and self._waiting[0].due_us <= now_us and len(batch) < self._batch:
             due = heapq.heappop(self._waiting)
             batch.append((due.n, due.delivery))
-        if len(self._waiting) < WAITING_MAX:
-            new = list(islice(numbered, self._batch - len(batch)))
-            self._books.receive(len(new))
-            batch += [(n, self._flow.read(raw)) for n, raw in new]
-        # In order of arrival, so that an entity's events stay in theirs.
+        if len(self._waiting) < WAITING_MAX and not self._exhausted:
+            batch += self._new(deliveries, self._batch - len(batch))
         return sorted(batch, key=itemgetter(0))
 
+    def _new(self, deliveries: Iterator[bytes | None], number: int) -> list[Numbered]:
+        new: list[Numbered] = []
+        while len(new) < number:
+            raw = next(deliveries, _END)
+            if raw is _END:
+                self._exhausted = True
+                break
+            if raw is None:
+                break
+            self._read += 1
+            self._books.receive()
+            new.append((self._read, self._flow.read(raw)))
+        return new
+
     def _work_off(self, batch: list[Numbered]) -> None:
+        batch = self._hold_back(batch)
         self._through_outages([delivery for _, delivery in batch])
         now_us = self._now_us()
         for n, delivery in batch:
             result = self._last[n] = delivery.result
             if result.acknowledged:
                 self._books.enter(result.column)
+            elif result.outcome is None:  # busy: what comes behind it must not overtake it
+                due_us = now_us + min(result.again_in_us, BUSY_POLL_US)
+                heapq.heappush(self._waiting, _Waiting(due_us, n, delivery, delivery.entities))
             else:
-                wait_us = result.again_in_us if result.outcome else min(result.again_in_us, BUSY_POLL_US)
-                heapq.heappush(self._waiting, _Waiting(now_us + wait_us, n, delivery))
+                heapq.heappush(self._waiting, _Waiting(now_us + result.again_in_us, n, delivery, frozenset()))
+
+    def _hold_back(self, batch: list[Numbered]) -> list[Numbered]:
+        """Let deliveries wait whose entity an earlier one waits for, so that it is not stale when its turn comes."""
+        if not self._waiting:
+            return batch
+        first = {
+            entity: one for one in sorted(self._waiting, key=attrgetter("n"), reverse=True) for entity in one.entities
+        }
+        free = []
+        for n, delivery in batch:
+            ahead = [first[entity].due_us for entity in delivery.entities if entity in first and first[entity].n < n]
+            if ahead:
+                heapq.heappush(self._waiting, _Waiting(max(ahead), n, delivery, delivery.entities))
+            else:
+                free.append((n, delivery))
+        return free
 
     def _through_outages(self, deliveries: list[Delivery]) -> None:
         """Work a batch off, with patience while the ledger is out of reach."""

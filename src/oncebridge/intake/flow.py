@@ -27,6 +27,7 @@ from oncebridge.intake.tasks import (
     as_twin,
     claim_of,
     each_once,
+    give_up,
     is_over,
     move_of,
     names,
@@ -166,21 +167,17 @@ class Flow:
             asked = each_once(pending)
             busy = self._round(asked)
             ended.update((task.at, task) for task in asked if task.result is not None)
-            if busy and len(busy) == len(asked):
-                self._wait_or_give_up(busy, ended, give_up_us)
+            if busy and len(busy) == len(asked) and not self._waited(busy, give_up_us):
+                give_up(busy, pending)
             pending = [task for task in pending if task.result is None]
 
-    def _wait_or_give_up(self, busy: list[Task], ended: dict[tuple[bytes, str], Task], give_up_us: int) -> None:
-        """Wait for what is busy, while nothing is held; when time is up, let it come again."""
+    def _waited(self, busy: list[Task], give_up_us: int) -> bool:
+        """Wait for what is busy, while nothing is held; False once the time for that is over."""
         left_us = give_up_us - self.clock.monotonic_us()
         if left_us > 0:
             soonest_us = min(task.answer.busy_us for task in busy if task.answer is not None)
             self.clock.wait(self.stopping, max(1000, min(soonest_us, POLL_US, left_us)) / 1_000_000)
-            return
-        for task in busy:
-            assert task.answer is not None
-            task.result = result_from(task, task.answer, again_in_us=task.answer.busy_us)
-            ended[task.at] = task
+        return left_us > 0
 
     def _round(self, tasks: list[Task]) -> list[Task]:
         """Ask for these, work off what was granted, and return what is busy."""

@@ -43,6 +43,11 @@ class Delivery(msgspec.Struct, eq=False, kw_only=True):
     unhandled: Result | None = None
 
     @property
+    def entities(self) -> frozenset[bytes]:
+        """The entities that its event is a state of, one for each handler."""
+        return frozenset(task.ask.entity for task in self.tasks if task.ask.entity is not None)
+
+    @property
     def result(self) -> Result:
         """What became of it, once it was worked off."""
         return self.unhandled or joined([result_of(task) for task in self.tasks])
@@ -78,6 +83,16 @@ def as_twin(task: Task, twin: Task) -> Result | None:
     return result_from(task, answer)
 
 
+def give_up(busy: list[Task], pending: list[Task]) -> None:
+    """Hand back what is busy, and with it what must not overtake it: later twins, and states of its entity."""
+    by_event = {task.at: task for task in busy}
+    by_entity: dict[bytes | None, Task] = {task.ask.entity: task for task in busy if task.ask.entity is not None}
+    for task in pending:
+        ahead = by_event.get(task.at) or by_entity.get(task.ask.entity)
+        if ahead is not None and ahead.answer is not None:
+            task.result = result_from(task, ahead.answer, again_in_us=ahead.answer.busy_us)
+
+
 def claim_of(task: Task) -> Claim:
     """Return the claim that a task was granted."""
     assert task.answer is not None
@@ -103,7 +118,7 @@ def is_over(task: Task) -> bool:
 
 def result_from(task: Task, answer: Answer, again_in_us: int = 0) -> Result:
     """Make the result of a task that the ledger gave no claim for."""
-    if task.reported is not None:  # its dead letter is there already
+    if task.reported is not None and answer.verdict is not Verdict.BUSY:  # its dead letter is there already
         return Result(verdict=task.reported, outcome=Outcome.DEAD, reason=task.bury or "", **names(task))
     return Result(
         verdict=answer.verdict, reason=reason_for(answer), of=answer.of, again_in_us=again_in_us, **names(task)
