@@ -13,6 +13,8 @@ UV := $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --python $(PY)
 
 export UV_PYTHON_DOWNLOADS := never
+# The machine's own certificates: behind a company proxy there are no others.
+export UV_SYSTEM_CERTS := 1
 export UV_NO_PROGRESS := 1
 # Tests and commands see the installed wheel, not whatever the caller's shell puts in front of it.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
