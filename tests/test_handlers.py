@@ -1334,3 +1334,13 @@ def test_generators_are_refused():
 
     with pytest.raises(ConfigurationError, match="drop its yield"):
         Bridge("memory://").on("*")(yields)
+
+
+def test_stop_is_safe_in_a_signal_handler():
+    """A signal that interrupts a wait just while it holds the event's lock stops the bridge, and does not block it."""
+    bridge = Bridge("memory://")
+    stopping = bridge.open().stopping
+    with stopping._cond:  # as a wait does, where the handler of a signal may find it
+        bridge.stop()
+    assert stopping.wait(5)
+    bridge.close()

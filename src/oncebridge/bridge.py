@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from oncebridge.intake.results import Result
     from oncebridge.ledgers.protocol import Ledger
 
+STOP_JOIN_SECONDS = 0.1  # usually it takes no time at all
+
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
@@ -125,8 +127,11 @@ class Bridge:
         )
 
     def stop(self) -> None:
-        """Let running handlers finish, give back what was not tried, take nothing more."""
-        self._stopping.set()
+        """Let running handlers finish, give back what was not tried, take nothing more. Safe in signal handlers."""
+        # In a thread: a signal may have interrupted this one just while it held the event's lock, waiting.
+        setter = threading.Thread(target=self._stopping.set, name="oncebridge-stop", daemon=True)
+        setter.start()
+        setter.join(STOP_JOIN_SECONDS)
 
     def close(self) -> None:
         """End what runs in the background and let go of the ledger."""

@@ -79,7 +79,7 @@ class Road:
     def kill_in_the_middle(self, worker: Worker) -> bool:
         """Kill a worker inside a handler, others untried in its hand; False if this batch had no such moment."""
         if worker.in_hand:
-            return False
+            self._take_answers(worker, worker.connection.recv())
         self._hand_out(worker, hang_at=HANG_AT)
         if not worker.in_hand:
             return False
