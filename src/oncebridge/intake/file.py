@@ -83,7 +83,9 @@ def _whole(start: bytes, lines: Iterator[bytes | None], path: str) -> bytes:
 
 def _lines_of_file(path: str) -> Iterator[bytes]:
     with _opened(path) as file:
-        yield from file
+        # A line without end comes in pieces, each unreadable by itself, rather than all at once into memory.
+        while line := file.readline(WRAPPER_BYTES_MAX):
+            yield line
 
 
 def _lines_of_input(stopping: threading.Event) -> Iterator[bytes | None]:
@@ -99,6 +101,9 @@ def _lines_of_input(stopping: threading.Event) -> Iterator[bytes | None]:
             return
         *lines, rest = (rest + chunk).split(b"\n")
         yield from lines
+        if len(rest) >= WRAPPER_BYTES_MAX:
+            yield rest
+            rest = b""
 
 
 @contextmanager
