@@ -42,7 +42,7 @@ from payloads import (
     status_change,
 )
 
-LEASE_S = 60
+LEASE_S = 30
 
 
 class ManualClock:

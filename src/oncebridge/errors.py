@@ -39,6 +39,9 @@ class LedgerUnavailable(OncebridgeError):
 class Unreadable(OncebridgeError):
     """A delivery could not be read as an event; the message names what is wrong with it."""
 
+    #: Its envelope id, where at least that could be read.
+    envelope_id: str | None = None
+
 
 # --- Raised by handlers, to say how they failed ------------------------------------------------------
 

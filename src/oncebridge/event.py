@@ -62,7 +62,11 @@ def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any]) -> Even
     """Read one delivery, or raise `Unreadable` with what is wrong."""
     data = as_bytes(raw)
     tree, exact = read_json(data)
-    return _event(tree, exact, data)
+    try:
+        return _event(tree, exact, data)
+    except Unreadable as error:
+        error.envelope_id = _text(tree.get("id")) if type(tree) is dict else None
+        raise
 
 
 def _event(tree: Any, exact: Any, raw: bytes) -> Event:

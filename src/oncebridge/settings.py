@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ledger: str = DEFAULT_LEDGER
     secret: bytes | None = None
     #: How long a claim runs before others may take it over; extended while its handler works.
-    lease_seconds: float = 60.0
+    lease_seconds: float = 30.0
     #: How long a handler may work before its claim is no longer extended.
     handler_timeout_seconds: float = 900.0
     #: How long to wait for an event that somebody else is working on, before it is handed back.
@@ -148,7 +148,9 @@ def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if must_exist:
-            raise ConfigurationError(f"{path}: no such file; create it or unset ONCEBRIDGE_SETTINGS") from None
+            raise ConfigurationError(
+                f"{path}: no such file; create it, or name another by --settings or ONCEBRIDGE_SETTINGS"
+            ) from None
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not TOML: {error}") from None

@@ -49,6 +49,8 @@ def test_the_list_has_a_line_per_letter(cli, bury, facts):
 
 def test_a_ledger_without_letters_says_so(cli):
     """No dead letters is an answer, not an error."""
+    cli.write("in.jsonl", [])
+    cli.process("in.jsonl")
     ran = cli.dead("list")
     assert (ran.code, ran.out) == (0, "")
     assert "no dead letters" in ran.err
@@ -80,8 +82,21 @@ def test_filters_choose_among_letters(cli, bury, facts):
     assert len(listed("--until", "2020-01-01")) == 4
 
 
-def test_a_time_that_is_none_is_said(cli, explained):
+def test_a_ledger_that_is_not_there_is_not_made(cli, explained):
+    """A mistyped ledger is named, with exit 2, rather than created and found empty."""
+    assert "once.db" in explained(cli.dead("list"), 2)
+    assert not (cli.folder / "once.db").exists()
+
+
+def test_a_letter_that_stays_dead_is_told_by_the_exit_code(cli, bury, facts):
+    """A redrive that fails for good again ends with 1, so that a script notices."""
+    (letter,) = bury(facts(1))
+    assert cli.dead("redrive", letter["key"], "--handler", "hooks:refuse").code == 1
+
+
+def test_a_time_that_is_none_is_said(cli, bury, facts, explained):
     """A filter that cannot be read is named, with exit 2."""
+    bury(facts(1))
     assert "--since" in explained(cli.dead("list", "--since", "yesterday"), 2)
     assert "--until" in explained(cli.dead("list", "--until", "2026-99-99"), 2)
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncebridge.claim import Outcome
 from oncebridge.cli.output import entry_as_dict, say, write_json, write_table, write_text
 from oncebridge.cli.wiring import (
     HandlerOption,
     JSONOption,
     LedgerOption,
     SettingsOption,
-    bridge_for,
+    existing_bridge,
     load_handler,
     opened,
 )
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Entry
 
 EXIT_AGAIN = 75
+EXIT_STILL_DEAD = 1
 
 app = typer.Typer(help="Dead letters: list, show, redrive, discard.", no_args_is_help=True)
 
@@ -51,7 +53,7 @@ def list_(
     json: JSONOption = False,
 ) -> None:
     """List dead letters, the oldest first, without what they hold."""
-    with bridge_for(ledger, settings) as bridge:
+    with existing_bridge(ledger, settings) as bridge:
         entries = [*DeadLetters(bridge.open()).matching(_query(topic, reason, since, until))]
     if json:
         for entry in entries:
@@ -73,7 +75,7 @@ def show(
     json: JSONOption = False,
 ) -> None:
     """Show one dead letter with all it holds: this may be personal data."""
-    with bridge_for(ledger, settings) as bridge:
+    with existing_bridge(ledger, settings) as bridge:
         entries = DeadLetters(bridge.open()).show(_key(key))
     if not entries:
         raise ConfigurationError(f"no dead letter under {key}; see: oncebridge dead list")
@@ -106,7 +108,7 @@ def redrive(
     """Try dead letters again, each under its own key, with attempts from zero."""
     if handler is None:
         raise ConfigurationError("--handler: name the handler to redrive to, as module:function")
-    bridge = bridge_for(ledger, settings)
+    bridge = existing_bridge(ledger, settings)
     bridge.on("*")(load_handler(handler))
     with opened(bridge):
         letters = DeadLetters(bridge.open())
@@ -129,7 +131,7 @@ def discard(
     json: JSONOption = False,
 ) -> None:
     """Give dead letters up for good: what they hold is erased, and they do not come back."""
-    with bridge_for(ledger, settings) as bridge:
+    with existing_bridge(ledger, settings) as bridge:
         letters = DeadLetters(bridge.open())
         entries = _chosen(letters, keys, every, _query(topic, reason, since, until))
         results = [letters.discard(entry) for entry in entries]
@@ -169,8 +171,11 @@ def _report(results: list[Result], *, json: bool) -> None:
         rows = [(result.key, result.verdict.value, result.outcome, result.reason) for result in results]
         write_table(("key", "verdict", "outcome", "reason"), rows, empty="no dead letters match")
     if any(not result.acknowledged for result in results):
-        say("some are still dead letters or retrying; run the same command again")
+        say("some are still retrying; run the same command again")
         raise typer.Exit(EXIT_AGAIN)
+    if any(result.outcome is Outcome.DEAD for result in results):
+        say("some are still dead letters: see oncebridge dead list")
+        raise typer.Exit(EXIT_STILL_DEAD)
 
 
 def _query(topic: str | None, reason: str | None, since: str | None, until: str | None) -> Query:

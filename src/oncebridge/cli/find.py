@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncebridge.cli.output import entry_as_dict, write_json, write_table
-from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, bridge_for
+from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge
 from oncebridge.errors import Unreadable
 from oncebridge.event import parse
 from oncebridge.identity import conflict_key, identify, key_bytes, key_text, subject_digest, unreadable_key
@@ -33,7 +33,7 @@ def find(
     json: JSONOption = False,
 ) -> None:
     """Show what the ledger knows of an event, or of a conversation's or user's events."""
-    with bridge_for(ledger, settings) as bridge:
+    with existing_bridge(ledger, settings) as bridge:
         found = [*_found(bridge, what)]
     if json:
         for role, entry in found:

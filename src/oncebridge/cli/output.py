@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from oncebridge.ledgers.protocol import Entry
 
@@ -109,14 +110,19 @@ def entry_as_dict(entry: Entry) -> dict[str, Any]:
     }
 
 
-def opened_for_writing(path: str) -> IO[bytes]:
+@contextmanager
+def opened_for_writing(path: str) -> Iterator[IO[bytes]]:
     """Open a file to write results to, .gz too; - is standard output."""
     if path == "-":
-        return sys.stdout.buffer
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
     try:
-        return gzip.open(path, "wb") if path.endswith(".gz") else Path(path).open("wb")  # type: ignore[return-value]
+        file = gzip.open(path, "wb") if path.endswith(".gz") else Path(path).open("wb")  # noqa: SIM115 - below
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from None
+    with file:
+        yield file  # type: ignore[misc]  # gzip's writer is a binary file in all but name
 
 
 def progress_bar() -> Progress:

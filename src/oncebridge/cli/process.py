@@ -19,7 +19,7 @@ from oncebridge.cli.wiring import (
     load_handler,
     opened,
 )
-from oncebridge.errors import ConfigurationError
+from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
 from oncebridge.intake.file import BATCH, FileRun, read_deliveries
 from oncebridge.settings import DEFAULT_LEDGER
 
@@ -56,6 +56,7 @@ def process(
         say("no --handler: events are counted, and remembered as done")
     if verdicts is not None and any(_same_file(verdicts, name) for name in files):
         raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")
+    outage: OncebridgeError | None = None
     with ExitStack() as stack:
         lines = None if verdicts is None else stack.enter_context(opened_for_writing(verdicts))
         stack.enter_context(opened(bridge))
@@ -63,11 +64,20 @@ def process(
         task = bar.add_task("processing", total=_total_bytes(files))
         flow = bridge.open()
         deliveries = read_deliveries(files, flow.stopping, progress=lambda number: bar.advance(task, number))
-        run = FileRun(flow, bridge.books, batch=batch)
-        for n, result in run.results(deliveries):
-            if lines is not None:
-                _write_verdict(lines, n, result)
-    _report(bridge, json=json, finished=run.finished)
+        run = FileRun(flow, bridge.books, batch=batch, on_outage=lambda error: say(f"{error}; waiting for it"))
+        try:
+            for n, result in run.results(deliveries):
+                if lines is not None:
+                    _write_verdict(lines, n, result)
+        except LedgerUnavailable as error:
+            outage = error
+    if run.unread is None or bridge.books.received:
+        _report(bridge, json=json, finished=run.finished)
+    trouble = outage or run.unread
+    if trouble is not None:
+        raise trouble
+    if not run.finished:
+        raise typer.Exit(EXIT_AGAIN)
 
 
 def count_only(event: Event) -> None:
@@ -96,7 +106,6 @@ def _report(bridge: Bridge, *, json: bool, finished: bool) -> None:
         say("see what was kept: oncebridge dead list")
     if not finished:
         say("stopped before everything was settled; run the same command again to go on")
-        raise typer.Exit(EXIT_AGAIN)
 
 
 def _same_file(one: str, other: str) -> bool:

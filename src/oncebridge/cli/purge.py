@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oncebridge.cli.output import write_json, write_text
-from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, bridge_for
+from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge
 
 US_PER_DAY = 86_400 * 1_000_000
 
@@ -22,7 +22,7 @@ def purge(
     json: JSONOption = False,
 ) -> None:
     """Forget events settled longer ago than the retention; dead letters stay."""
-    with bridge_for(ledger, settings) as bridge:
+    with existing_bridge(ledger, settings) as bridge:
         days = bridge.settings.retention_days if older_than_days is None else older_than_days
         forgotten = bridge.ledger.purge(older_than_us=int(days * US_PER_DAY))
         remembered = sum(bridge.ledger.counts().values())

@@ -13,6 +13,7 @@ import typer
 
 from oncebridge.bridge import Bridge
 from oncebridge.errors import ConfigurationError
+from oncebridge.ledgers.sqlite import SQLiteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,3 +71,13 @@ def opened(bridge: Bridge) -> Iterator[Bridge]:
 def bridge_for(ledger: str | None, settings: str | None, **given: Any) -> Bridge:
     """Make the bridge that options, environment and file describe."""
     return Bridge.from_settings(settings, ledger=ledger, **given)
+
+
+def existing_bridge(ledger: str | None, settings: str | None) -> Bridge:
+    """Make a bridge to a ledger that is there: a mistyped name should not create an empty one."""
+    bridge = bridge_for(ledger, settings)
+    if isinstance(bridge.ledger, SQLiteLedger) and not bridge.ledger.path.exists():
+        raise ConfigurationError(
+            f"--ledger: there is no ledger at {bridge.ledger.path}; name the file that was written to"
+        )
+    return bridge

@@ -142,25 +142,30 @@ class _Waiting(msgspec.Struct, frozen=True):
 class FileRun:
     """Works a stream of deliveries off until each is settled, or the flow is told to stop."""
 
-    def __init__(self, flow: Flow, books: Books, *, batch: int = BATCH) -> None:
-        """Take the flow and the books to keep."""
+    def __init__(
+        self, flow: Flow, books: Books, *, batch: int = BATCH, on_outage: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Take the flow, the books to keep, and whom to tell that the ledger is out of reach."""
         self._flow = flow
         self._books = books
         self._batch = batch
+        self._on_outage = on_outage
         self._waiting: list[_Waiting] = []
         self._last: dict[int, Result] = {}
         self._read = 0
         self._next = 1
         self._exhausted = False
+        #: What kept the rest from being read; what was read before is worked off all the same.
+        self.unread: ConfigurationError | None = None
 
     @property
     def finished(self) -> bool:
         """Whether every delivery was read and settled."""
-        return self._exhausted and not self._waiting
+        return self._exhausted and not self._waiting and self.unread is None
 
     def results(self, deliveries: Iterator[bytes | None]) -> Iterator[tuple[int, Result]]:
         """Yield what became of each delivery, numbered from 1, in order of arrival."""
-        while not self.finished and not self._flow.stopping.is_set():
+        while (self._waiting or not self._exhausted) and not self._flow.stopping.is_set():
             batch = self._take(deliveries)
             if batch:
                 self._work_off(batch)
@@ -185,7 +190,10 @@ class FileRun:
     def _new(self, deliveries: Iterator[bytes | None], number: int) -> list[Numbered]:
         new: list[Numbered] = []
         while len(new) < number:
-            raw = next(deliveries, _END)
+            try:
+                raw = next(deliveries, _END)
+            except ConfigurationError as error:
+                self.unread, raw = error, _END
             if raw is _END:
                 self._exhausted = True
                 break
@@ -233,7 +241,9 @@ class FileRun:
         while True:
             try:
                 return self._flow.work_off(deliveries)
-            except LedgerUnavailable:
+            except LedgerUnavailable as error:
+                if attempt == 1:
+                    self._on_outage(str(error))
                 wait_seconds = _OUTAGE_BACKOFF.delay_seconds(attempt)
                 if self._now_us() >= give_up_us or self._flow.clock.wait(self._flow.stopping, wait_seconds):
                     raise

@@ -109,7 +109,7 @@ class Flow:
         try:
             event = parse(raw)
         except Unreadable as error:
-            return Delivery(tasks=[self._unreadable(raw, str(error))])
+            return Delivery(tasks=[self._unreadable(raw, error)])
         profile = self._profiles.of(event)
         identity = identify(event, profile, self.secret, replays_anew=self._settings.replays_anew)
         named = named_event(event, identity)
@@ -140,13 +140,13 @@ class Flow:
         entity = None if ask.entity is None else digest(self.secret, b"entity", (ask.entity, handler.name.encode()))
         return replace(ask, handler=handler.name, entity=entity)
 
-    def _unreadable(self, raw: Any, reason: str) -> Task:
+    def _unreadable(self, raw: Any, error: Unreadable) -> Task:
         try:
             data = as_bytes(raw)
         except Unreadable:
             data = _shown(raw)
-        ask = Ask(key=unreadable_key(self.secret, data))
-        return Task(ask=ask, raw=data, bury=f"unreadable: {reason}", reported=Verdict.DEAD)
+        ask = Ask(key=unreadable_key(self.secret, data), envelope=error.envelope_id)
+        return Task(ask=ask, raw=data, bury=f"unreadable: {error}", reported=Verdict.DEAD)
 
     # --- rounds --------------------------------------------------------------------------------------
 
@@ -159,6 +159,8 @@ class Flow:
                 twin = ended.get(task.at)
                 if twin is not None:
                     task.result = as_twin(task, twin)
+                if task.result is not None and self._telemetry.listening:
+                    self._telemetry.record(move_of("claimed", task, task.result.reason))
             pending = [task for task in pending if task.result is None]
             if self.stopping.is_set():
                 for task in pending:

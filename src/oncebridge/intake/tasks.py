@@ -74,13 +74,14 @@ def as_twin(task: Task, twin: Task) -> Result | None:
     if twin.ask.content != task.ask.content or task.bury is not twin.bury:
         return None
     if not result.acknowledged:
+        task.answer = twin.answer
         return replace(result, envelope=task.ask.envelope)
     if result.verdict is not Verdict.FRESH:
         return None
     same = task.ask.envelope is not None and task.ask.envelope == twin.ask.envelope
     was = Status.DONE if result.outcome is Outcome.DONE else Status.DEAD
-    answer = Answer(Verdict.REDELIVERY if same else Verdict.REPUBLISH, of=twin.ask.envelope, was=was)
-    return result_from(task, answer)
+    task.answer = Answer(Verdict.REDELIVERY if same else Verdict.REPUBLISH, of=twin.ask.envelope, was=was)
+    return result_from(task, task.answer)
 
 
 def give_up(busy: list[Task], pending: list[Task]) -> None:
