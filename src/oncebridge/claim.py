@@ -57,7 +57,7 @@ class Status(StrEnum):
 SETTLED: Final = frozenset({Status.DONE, Status.ECHO, Status.STALE, Status.DEAD, Status.DISCARD})
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a claim is asked for: one event for one handler. All of it is finished before a ledger is asked."""
 
     key: bytes
@@ -80,7 +80,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A ledger's answer to an ask. `token` is 0 unless the claim was granted."""
 
     verdict: Verdict
@@ -98,7 +98,7 @@ class Answer(msgspec.Struct, frozen=True):
         return self.verdict is Verdict.FRESH and self.token == 0
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """The exclusive right to give one event to one handler, fenced by its token."""
 
     ask: Ask
@@ -106,7 +106,7 @@ class Claim(msgspec.Struct, frozen=True):
     attempt: int = 1
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class Letter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is kept of a dead letter. `reason` is free of personal data; `detail` may not be."""
 
     raw: bytes
@@ -114,7 +114,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The end of a claim."""
 
     claim: Claim
@@ -124,7 +124,7 @@ class Settlement(msgspec.Struct, frozen=True):
     letter: Letter | None = None
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a ledger remembers of one event for one handler. Times are the ledger's, in microseconds."""
 
     status: Status
@@ -141,7 +141,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     letter: bool = False
 
 
-class Entity(msgspec.Struct, frozen=True, kw_only=True):
+class Entity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a ledger remembers of an entity: who holds it, and its newest state."""
 
     token: int = 0
@@ -157,7 +157,7 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True):
     changed_us: int = 0
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One claim call: its nonce, which only its own repeat sends again, the lease, and the ledger's time."""
 
     nonce: bytes

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PARTNER = re.compile(r"aws\.partner/genesys\.com(?:\.test)?/cloud/([^/]+)(?:/|\Z)")
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class Envelope(msgspec.Struct, frozen=True, gc=False):
     """EventBridge's frame around an event; every field may be missing, as it is behind some targets."""
 
     id: str | None = None
@@ -29,7 +29,7 @@ class Envelope(msgspec.Struct, frozen=True):
     replay_name: str | None = None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What Genesys says happened. Identity fills in `key` and `entity`, the claim `attempt` and `token`."""
 
     #: The topic template, such as `v2.users.{id}.presence`.

@@ -33,7 +33,7 @@ _MILLISECONDS_BELOW: Final = 10**14
 _MICROSECONDS_BELOW: Final = 10**17
 
 
-class Moment(msgspec.Struct, frozen=True):
+class Moment(msgspec.Struct, frozen=True, gc=False):
     """Where an event stands in its entity's history: times in nanoseconds, or a version that orders instead.
 
     A place in `times` is None where this event has no such time: only places that both have are compared.
@@ -45,7 +45,7 @@ class Moment(msgspec.Struct, frozen=True):
     echoes: bool = True
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class Identity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything a ledger needs to know of an event, and the reasons, for people."""
 
     key: bytes

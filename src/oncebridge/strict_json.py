@@ -8,6 +8,7 @@ forgotten. Only where they differ is the text read again by a slower reader that
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,9 @@ NAME_SHOWN_MAX: Final = 60  # field names come from outside: never print an endl
 
 _TYPE_NAMES: Final = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
 _TOO_MANY_DIGITS: Final = "holds a number with too many digits"
+
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -134,7 +138,7 @@ def _refuse_constant(name: str) -> Any:
 
 def _why_unreadable(data: bytes, error: Exception) -> str:
     """Say in words what is wrong with a text that is no JSON."""
-    if isinstance(error, RecursionError):
+    if isinstance(error, RecursionError) or _depth_of_text(data) > DEPTH_MAX:
         return _too_deep()
     if not data.strip():
         return "is empty"
@@ -164,6 +168,15 @@ def _why_not_json(text: str, error: Exception) -> str:
     except ValueError:
         return _TOO_MANY_DIGITS
     return "holds a number that is out of range" if "range" in str(error) else f"is not JSON: {error}"
+
+
+def _depth_of_text(data: bytes) -> int:
+    """Count the levels of nesting of a text that may never end, so that Pythons agree on what is wrong with it."""
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", data)):
+        depth += 1 if bracket in b"{[" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _depth(tree: object) -> int:

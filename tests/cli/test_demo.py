@@ -6,7 +6,8 @@ import pytest
 
 SECONDS_MAX = 55
 FIELDS = [
-    "received", "columns", "balanced", "events", "effects", "lost", "doubled", "took_over", "naive_lost",
+    "received", "columns",
+    "reasons", "balanced", "events", "effects", "lost", "doubled", "took_over", "naive_lost",
     "naive_doubled", "seconds",
 ]  # fmt: skip
 COLUMNS = ["processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "retrying"]

@@ -40,6 +40,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     received: int
     columns: dict[str, int]
+    #: Why, for example, a delivery came to be in each column.
+    reasons: dict[str, str]
     balanced: bool
     events: int
     effects: int
@@ -108,6 +110,7 @@ def _outcome(road: Road, deliveries: list[Delivery], path: Path, seconds: float)
     return Outcome(
         received=road.received,
         columns=columns,
+        reasons=road.reasons,
         balanced=road.received == sum(columns.values()),
         events=events,
         effects=effects,
@@ -182,7 +185,7 @@ def _report(outcome: Outcome) -> None:
     say: Callable[[str], Any] = results.print
     if not results.is_terminal:
         for column, number in outcome.columns.items():
-            say(f"  {column:<11}{number:>7,}")
+            say(f"  {column:<11}{number:>7,}  {outcome.reasons.get(column, '')}".rstrip())
     balance = "[green]the books balance[/]" if outcome.balanced else "[red]the books do NOT balance[/]"
     say(f"{balance}: {outcome.received:,} received = {' + '.join(str(number) for number in outcome.columns.values())}")
     say(

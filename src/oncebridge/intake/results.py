@@ -9,7 +9,7 @@ import msgspec
 from oncebridge.claim import Answer, Outcome, Status, Verdict
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one delivery."""
 
     verdict: Verdict

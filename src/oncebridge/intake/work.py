@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a message hidden
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a handler ended. `reason` is free of personal data; `detail` is for whoever asks to see it."""
 
     outcome: Outcome

@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS oncebridge_event (
 
 CREATE INDEX IF NOT EXISTS oncebridge_event_conversation ON oncebridge_event (conversation) WHERE conversation IS NOT NULL;
 CREATE INDEX IF NOT EXISTS oncebridge_event_user ON oncebridge_event (user) WHERE user IS NOT NULL;
-CREATE INDEX IF NOT EXISTS oncebridge_event_unsettled ON oncebridge_event (status) WHERE status NOT IN ('done', 'echo', 'stale');
+-- Only letters are in this one, so that nothing else pays for it.
+CREATE INDEX IF NOT EXISTS oncebridge_event_letter ON oncebridge_event (changed_us) WHERE letter = 1;
 
 -- One row per entity of a state topic: who holds it, and its newest done event.
 CREATE TABLE IF NOT EXISTS oncebridge_entity (

@@ -151,7 +151,7 @@ def conditions(query: Query) -> tuple[list[str], list[Any]]:
         where.append(f"event.status IN ({', '.join('?' * len(query.statuses))})")
         values += sorted(query.statuses)
     if query.letters:
-        where.append("letter.key IS NOT NULL")
+        where.append("event.letter = 1")
     if query.topic is not None:
         where.append("topic_matches(?, event.topic)")
         values.append(query.topic)
