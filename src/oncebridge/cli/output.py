@@ -76,10 +76,14 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         for line in [columns, *lines]:
             write_text("\t".join(line))
     else:
-        table = Table(*columns, header_style="bold", box=None, pad_edge=False)
+        table = Table(header_style="bold", box=None, pad_edge=False)
+        for at, name in enumerate(columns):
+            # A key that is cut off is of no use to the next command.
+            width = max(len(line[at]) for line in lines) if name == "key" else None
+            table.add_column(name, min_width=width, overflow="fold")
         for line in lines:
             table.add_row(*map(coloured, line))
-        results.print(table)
+        results.print(table, soft_wrap=False)
 
 
 def write_books(books: Mapping[str, int | bool]) -> None:
