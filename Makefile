@@ -31,7 +31,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lock bench clean
+.PHONY: help demo test check format lock bench prove clean
 
 help: ## List what make can do here
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,9 @@ check: $(VENV)/.dev ## Check format, lint, types, and that no file names a packa
 format: $(VENV)/.dev ## Format the code and repair what lint can repair
 	@$(BIN)/ruff format $(CHECKED)
 	@$(BIN)/ruff check --fix $(CHECKED)
+
+prove: $(VENV)/.dev $(VENV)/.wheel ## Enumerate the protocol with one fault more than the tests do (minutes)
+	@$(PY) -m oncebridge.testing.exploration --long
 
 bench: $(VENV)/.dev $(VENV)/.wheel ## Measure
 	@test -f bench/run.py || { echo "There is no bench/run.py."; exit 1; }

@@ -77,10 +77,9 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
             write_text("\t".join(line))
     else:
         table = Table(header_style="bold", box=None, pad_edge=False)
-        for at, name in enumerate(columns):
+        for name in columns:
             # A key that is cut off is of no use to the next command.
-            width = max(len(line[at]) for line in lines) if name == "key" else None
-            table.add_column(name, min_width=width, overflow="fold")
+            table.add_column(name, no_wrap=name == "key", overflow="fold")
         for line in lines:
             table.add_row(*map(coloured, line))
         results.print(table, soft_wrap=False)
