@@ -57,8 +57,7 @@ format: $(VENV)/.dev ## Format the code and repair what lint can repair
 prove: $(VENV)/.dev $(VENV)/.wheel ## Enumerate the protocol with one fault more than the tests do (minutes)
 	@$(PY) -m oncebridge.testing.exploration --long
 
-bench: $(VENV)/.dev $(VENV)/.wheel ## Measure
-	@test -f bench/run.py || { echo "There is no bench/run.py."; exit 1; }
+bench: $(VENV)/.dev $(VENV)/.wheel ## Measure speed beside what one would write by hand
 	@$(PY) bench/run.py $(ARGS)
 
 COMPILE := $(UV) pip compile --quiet --python $(PY) --universal --python-version 3.11 --generate-hashes \
