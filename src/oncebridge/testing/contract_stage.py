@@ -57,7 +57,7 @@ class LedgerStage:
         It is called several times in a test, with the clock that the ledger is to go by. A ledger that lives
         in one process and has no handles returns the same object each time.
         """
-        raise NotImplementedError("override the fixture `new_ledger`")
+        pytest.fail("override the fixture `new_ledger`")
 
     def stored_bytes(self) -> bytes | None:
         """Return everything the ledger has written, to look for secrets in; None where one cannot look."""

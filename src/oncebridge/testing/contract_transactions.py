@@ -23,13 +23,13 @@ class TransactionRules(LedgerStage):
 
     # --- to be filled in by ledgers that can do this -------------------------------------------------
 
-    def write_effect(self, transaction: Any, effect: str) -> None:
+    def write_effect(self, transaction: Any, effect: str) -> None:  # noqa: ARG002 - for whoever overrides it
         """Write an effect as a handler would, into the transaction it was given."""
-        raise NotImplementedError("override write_effect: this ledger settles in transactions")
+        pytest.fail("override write_effect: this ledger settles in transactions")
 
     def effects(self) -> list[str]:
         """Return the effects that were committed, as somebody else sees them."""
-        raise NotImplementedError("override effects: this ledger settles in transactions")
+        pytest.fail("override effects: this ledger settles in transactions")
 
     def ways_to_end(self, transaction: Any) -> Sequence[Callable[[], object]]:  # noqa: ARG002 - a hook
         """Return everything that a handler could call to commit or roll back the transaction by itself."""
