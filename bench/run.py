@@ -96,10 +96,8 @@ def show(rates: dict[str, float]) -> None:
     """Print the table."""
     table = Table("what", "deliveries/s", "of what is reached by hand", header_style="bold")
     for name, per_second in rates.items():
-        hand = rates.get(name.replace("SQLite,", "SQLite by hand,"))
-        table.add_row(
-            name, f"{per_second:,.0f}", f"{per_second / hand:.2f} x" if hand and "by hand" not in name else ""
-        )
+        hand = rates.get(name.replace("SQLite,", "SQLite by hand,")) if name.startswith("SQLite,") else None
+        table.add_row(name, f"{per_second:,.0f}", f"{per_second / hand:.2f} x" if hand else "")
     console = Console()
     console.print(
         f"oncebridge {version('oncebridge')} on Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
