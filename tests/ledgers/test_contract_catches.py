@@ -166,7 +166,8 @@ def test_a_race_is_caught(rule, monkeypatch):
 
     monkeypatch.setattr(memory, "decide_claim", slowly(claim.decide_claim))
     monkeypatch.setattr(memory, "decide_settle", slowly(claim.decide_settle))
-    assert is_broken(rule, functools.cache(Unlocked))
+    # Chance has a part in a race: a ledger that is wrong may be lucky once, but not twenty times.
+    assert any(is_broken(rule, functools.cache(Unlocked)) for _ in range(20))
 
 
 @pytest.fixture
