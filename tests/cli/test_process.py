@@ -551,12 +551,12 @@ def test_a_ledger_that_cannot_be_written_is_said(cli, facts, explained, where):
     assert "once.db" in said
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written_is_said(cli, facts, explained):
     """A folder without the right to write is named."""
     cli.write("in.jsonl", facts(1))
     (cli.folder / "locked").mkdir(mode=0o500)
-    assert "locked" in explained(cli("process", "in.jsonl", "--ledger", "sqlite:///locked/once.db"), 2, 75)
+    locked = "locked" if os.geteuid() else "/sys"  # there not even root may write
+    assert locked in explained(cli("process", "in.jsonl", "--ledger", f"sqlite:///{locked}/once.db"), 2, 75)
 
 
 def test_a_file_that_is_no_ledger_is_left_alone(cli, facts, explained):

@@ -10,6 +10,7 @@ import typer
 
 from oncebridge.cli import dead, demo, explain, find, process, purge, simulate
 from oncebridge.cli.output import say_error
+from oncebridge.cli.wiring import EXIT_AGAIN
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
 from oncebridge.telemetry import JSONFormatter, logger
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXIT_WRONG: Final = 2  # something must be changed first
-EXIT_AGAIN: Final = 75  # try again later, as mail programs say it
 
 app = typer.Typer(
     name="oncebridge",

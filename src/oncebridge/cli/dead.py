@@ -10,6 +10,7 @@ import typer
 from oncebridge.claim import Outcome
 from oncebridge.cli.output import entry_as_dict, say, write_json, write_table, write_text
 from oncebridge.cli.wiring import (
+    EXIT_AGAIN,
     HandlerOption,
     JSONOption,
     LedgerOption,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
     from oncebridge.ledgers.protocol import Entry
 
-EXIT_AGAIN = 75
 EXIT_STILL_DEAD = 1
 
 app = typer.Typer(help="Dead letters: list, show, redrive, discard.", no_args_is_help=True)

@@ -11,6 +11,7 @@ import typer
 
 from oncebridge.cli.output import opened_for_writing, progress_bar, say, write_books, write_json
 from oncebridge.cli.wiring import (
+    EXIT_AGAIN,
     HandlerOption,
     JSONOption,
     LedgerOption,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
     from oncebridge.event import Event
     from oncebridge.intake.results import Result
-
-EXIT_AGAIN = 75
 
 
 def process(

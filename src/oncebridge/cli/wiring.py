@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,8 @@ from oncebridge.ledgers.sqlite import SQLiteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+EXIT_AGAIN: Final = 75  # try again later, as mail programs say it
 
 LedgerOption = Annotated[
     str | None, typer.Option("--ledger", help="URL of the ledger, such as sqlite:///once.db.", metavar="URL")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from oncebridge.claim import Answer, Ask, Claim, Letter, Outcome, Verdict
 from oncebridge.errors import LedgerUnavailable, Unreadable
 from oncebridge.event import parse
-from oncebridge.identity import conflict_key, digest, identify, key_text, named_event, unreadable_key
+from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, key_text, named_event, unreadable_key
 from oncebridge.intake.keeper import Held, Keeper
 from oncebridge.intake.results import Result, reason_for
 from oncebridge.intake.settling import Settling
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from oncebridge.telemetry import Telemetry
     from oncebridge.topics import Profiles
 
-NS_PER_MS: Final = 1_000_000
 POLL_US: Final = 50_000  # how often a busy event is asked for again
 CLAIM_TRIES: Final = 3  # a claim is repeated under its nonce, so a lost reply does no harm
 
