@@ -1,6 +1,7 @@
 # Works with GNU make 3.81, which macOS ships. Needs Python 3.11 or newer; everything else is fetched into .venv.
 # Every package is locked by hash in requirements/: uv.txt (the installer), run.txt (the command line and the
-# build), dev.txt (everything for checks and tests).
+# build), dev.txt (everything for checks and tests), aws.txt (the AWS emulator, in an environment of its own),
+# bench.txt (what make bench compares with).
 
 PYTHON ?=
 ARGS ?=
@@ -41,7 +42,7 @@ help: ## List what make can do here
 demo: $(VENV)/.wheel ## Run the whole bridge on this machine: simulated traffic, SQLite, live view
 	@$(BIN)/oncebridge demo $(ARGS)
 
-test: $(VENV)/.dev $(VENV)/.wheel ## Test the built wheel
+test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(VENV)/.dev ## Check format, lint, types, and that no file names a package registry
@@ -57,7 +58,7 @@ format: $(VENV)/.dev ## Format the code and repair what lint can repair
 prove: $(VENV)/.dev $(VENV)/.wheel ## Enumerate the protocol with one fault more than the tests do (minutes)
 	@$(PY) -m oncebridge.testing.exploration --long
 
-bench: $(VENV)/.dev $(VENV)/.wheel ## Measure speed beside what one would write by hand
+bench: $(VENV)/.bench $(VENV)/.wheel ## Measure speed beside what one would write by hand
 	@$(PY) bench/run.py $(ARGS)
 
 COMPILE := $(UV) pip compile --quiet --python $(PY) --universal --python-version 3.11 --generate-hashes \
@@ -67,6 +68,8 @@ lock: $(VENV)/.uv ## Lock the dependencies again after a change in pyproject.tom
 	@$(COMPILE) --group bootstrap --output-file requirements/uv.txt
 	@$(COMPILE) pyproject.toml --extra cli --group build --output-file requirements/run.txt
 	@$(COMPILE) pyproject.toml --all-extras --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+	@$(COMPILE) pyproject.toml --all-extras --group bench --constraint requirements/dev.txt --output-file requirements/bench.txt
+	@$(COMPILE) --group aws --output-file requirements/aws.txt
 	@$(PY) tools/check_hosts.py
 
 clean: ## Remove everything that make has made
@@ -89,6 +92,17 @@ $(VENV)/.run: requirements/run.txt $(VENV)/.uv
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.uv
 	@echo "Installing what checks and tests need"
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
+	@echo "Installing what is measured beside Oncebridge"
+	@$(INSTALL) --require-hashes -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/.aws: requirements/aws.txt $(VENV)/.uv
+	@echo "Installing the AWS emulator"
+	@$(PY) -m venv --clear $(VENV)/aws
+	@$(UV) pip install --quiet --python $(VENV)/aws/bin/python --require-hashes -r requirements/aws.txt
 	@touch $@
 
 dist/.built: $(SOURCES) $(VENV)/.run

@@ -17,7 +17,7 @@ import pytest
 from oncebridge import Bridge, Settings
 from oncebridge.clock import SystemClock
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.simulation import Road, simulate
 
 SEEDS = (3, 5, 8)

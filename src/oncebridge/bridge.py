@@ -9,7 +9,7 @@ from oncebridge.clock import Clock, SystemClock
 from oncebridge.handlers import Handlers
 from oncebridge.intake.flow import Flow
 from oncebridge.intake.work import check_transaction
-from oncebridge.ledgers import ledger_from_url
+from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.settings import Settings, load_settings
 from oncebridge.telemetry import Books, Telemetry
 from oncebridge.topics import Profiles
@@ -39,7 +39,7 @@ class Bridge:
     ) -> None:
         """Take a ledger or its URL. Reads no file and connects to nothing before the first delivery."""
         self.settings = settings or Settings()
-        self.ledger: Ledger = ledger_from_url(ledger) if isinstance(ledger, str) else ledger
+        self.ledger: Ledger = _ledger(ledger, self.settings) if isinstance(ledger, str) else ledger
         self.handlers = Handlers()
         self.books = Books()
         self._profiles = Profiles(self.settings.profiles)
@@ -139,3 +139,7 @@ class Bridge:
             self._flow.close()
             self._flow = None
             self.ledger.close()
+
+
+def _ledger(url: str, settings: Settings) -> Ledger:
+    return ledger_from_url(url, retention_us=int(settings.retention_days * DAY_US))

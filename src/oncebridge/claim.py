@@ -71,6 +71,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stale: bool = True
     topic: str = ""
     time_ms: int | None = None
+    #: The event time where it is part of the identity: every delivery of the event has it, so it may choose a place.
+    shared_ms: int | None = None
+    #: Where a dead letter is kept, as its ledger's own `Entry.home` says; otherwise entity or key decide.
+    home: bytes | None = None
     conversation: bytes | None = None
     user: bytes | None = None
     #: Whether nothing else is claimed at the same time: only then does a run-out count as this event's own.
@@ -289,12 +293,7 @@ def _claim_state(ask: Ask, record: Record | None, entity: Entity, call: Call) ->
         return Answer(Verdict.FRESH), None, None
     token = next_token(entity.token, call.now_us)
     granted = replace(_granted(ask, record, token, call), lease_until_us=0)
-    held = replace(
-        entity,
-        token=token,
-        lease_until_us=call.now_us + call.lease_us,
-        changed_us=call.now_us,
-    )
+    held = replace(entity, token=token, lease_until_us=call.now_us + call.lease_us, changed_us=call.now_us)
     return Answer(Verdict.FRESH, token, granted.attempts + 1), granted, held
 
 

@@ -55,7 +55,8 @@ class DeadLetters:
         was_unreadable = entry.key == unreadable_key(self._flow.secret, letter.raw)
         if not was_unreadable:
             # Always under the letter's own key: a conflict's is not the event's, and profiles may have changed.
-            task.ask = replace(task.ask, key=entry.key, redrive=True, force=force)
+            shared_ms = task.ask.shared_ms if task.ask.key == entry.key else None
+            task.ask = replace(task.ask, key=entry.key, shared_ms=shared_ms, home=entry.home, redrive=True, force=force)
         self._flow.work_off([delivery])
         if was_unreadable and delivery.result.acknowledged:
             self.discard(entry)  # it goes on under the key of what it turned out to be
@@ -68,6 +69,7 @@ class DeadLetters:
             handler=entry.handler,
             envelope=entry.envelope,
             topic=entry.topic,
+            home=entry.home,
             alone=True,
             redrive=True,
             force=True,

@@ -56,6 +56,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: bytes | None = None
     moment: Moment = Moment()
     time_ms: int | None = None
+    #: The time again, where it is part of what identifies the event.
+    shared_ms: int | None = None
     conversation: bytes | None = None
     user: bytes | None = None
     conversation_id: str | None = None
@@ -69,6 +71,7 @@ def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: boo
     basis, parts, content = _identity_parts(event, profile, precise)
     entity = entity_parts(event, profile)
     conversation, user = conversation_id(event), user_id(event)
+    time_ms = _time_ms(moment)
     return Identity(
         key=digest(secret, b"event", (*scope, basis.encode(), *parts)),
         basis=basis,
@@ -76,11 +79,19 @@ def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: boo
         entity=None if entity is None else digest(secret, b"entity", (*scope, *entity)),
         state=None if entity is None else digest(secret, b"state", (state_of(event, profile),)),
         moment=moment,
-        time_ms=_time_ms(moment),
+        time_ms=time_ms,
+        shared_ms=time_ms if _is_shared(basis, profile, moment, precise) else None,
         conversation=subject_digest(secret, conversation),
         user=subject_digest(secret, user),
         conversation_id=conversation,
     )
+
+
+def _is_shared(basis: str, profile: Profile, moment: Moment, precise: bool) -> bool:
+    """Tell whether the time is part of the identity, so that no delivery of the event can have another."""
+    if profile.exclude:  # perhaps the time itself
+        return False
+    return (basis == "body" and precise) or (basis == "body and publish time" and moment.echoes)
 
 
 def named_event(event: Event, identity: Identity) -> Event:

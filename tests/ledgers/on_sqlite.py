@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing, contextmanager
 
 from oncebridge.claim import Ask, Claim
-from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 
 LEASE_US = 60_000_000
 

@@ -13,7 +13,7 @@ from ledgers.wrong_ledgers import TRANSACTION_MISTAKES, VERB_MISTAKES, Transacti
 from oncebridge import claim
 from oncebridge.ledgers import memory
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.testing.clock import SkewedClock
 from oncebridge.testing.contract_races import RaceRules, SkewRules
 from oncebridge.testing.contract_transactions import TransactionRules

@@ -10,7 +10,7 @@ from oncebridge.claim import Ask, Outcome, Status, Verdict
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.protocol import Ledger, Query, SettlesInTransaction
-from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.testing.clock import ManualClock, SkewedClock
 from oncebridge.testing.faults import VERBS, Fault, faulty
 

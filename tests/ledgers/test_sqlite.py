@@ -14,8 +14,8 @@ from ledgers.on_sqlite import claim, is_sound, key, opened, take, verdict
 from oncebridge.claim import Ask, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
-from oncebridge.ledgers import sqlite
-from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite import ledger as sqlite
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.testing.clock import SkewedClock
 from oncebridge.testing.ledger_contract import LedgerContract
 

@@ -18,7 +18,7 @@ WORKER = """
 import json, secrets, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from oncebridge.claim import Ask, Claim, Outcome, Settlement
-from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 
 path, task, *numbers = sys.argv[1:]
 first, last = map(int, numbers)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from oncebridge.claim import Outcome, Settlement, Status
 from oncebridge.errors import ClaimLost
-from oncebridge.ledgers.sqlite import SQLiteLedger
-from oncebridge.ledgers.sqlite_rows import settle_row
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
+from oncebridge.ledgers.sqlite.rows import settle_row
 
 # --- verbs of the memory ledger ---------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from oncebridge import (
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.protocol import Ledger, SettlesInTransaction
-from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.telemetry import Move, Telemetry
 from oncebridge.topics import Kind, Profile, plain

@@ -8,8 +8,7 @@ import typer
 
 from oncebridge.cli.output import write_json, write_text
 from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge
-
-US_PER_DAY = 86_400 * 1_000_000
+from oncebridge.ledgers import DAY_US
 
 
 def purge(
@@ -24,7 +23,7 @@ def purge(
     """Forget events settled longer ago than the retention; dead letters stay."""
     with existing_bridge(ledger, settings) as bridge:
         days = bridge.settings.retention_days if older_than_days is None else older_than_days
-        forgotten = bridge.ledger.purge(older_than_us=int(days * US_PER_DAY))
+        forgotten = bridge.ledger.purge(older_than_us=int(days * DAY_US))
         remembered = sum(bridge.ledger.counts().values())
     if json:
         write_json({"forgotten": forgotten, "remembered": remembered})

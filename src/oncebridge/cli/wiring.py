@@ -13,7 +13,7 @@ import typer
 
 from oncebridge.bridge import Bridge
 from oncebridge.errors import ConfigurationError
-from oncebridge.ledgers.sqlite import SQLiteLedger
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

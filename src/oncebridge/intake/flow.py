@@ -123,6 +123,7 @@ class Flow:
             stale=profile.stale,
             topic=event.topic,
             time_ms=identity.time_ms,
+            shared_ms=identity.shared_ms,
             conversation=identity.conversation,
             user=identity.user,
         )
@@ -220,7 +221,7 @@ class Flow:
     def _turn_into_conflict(self, task: Task) -> None:
         """Let a conflict go on as a dead letter under its identity and content."""
         key = conflict_key(self.secret, task.ask.key, task.ask.content)
-        task.ask = replace(task.ask, key=key, entity=None, state=None)
+        task.ask = replace(task.ask, key=key, entity=None, state=None, shared_ms=None)
         task.bury, task.reported = "conflict: its id came before with other content", Verdict.CONFLICT
 
     def _claim(self, tasks: list[Task], *, alone: bool) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""Where claims and outcomes are remembered. A new ledger is one file and one line in `SCHEMES`."""
+"""Where claims and outcomes are remembered. A new ledger is one folder and one line in `SCHEMES`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from oncebridge.errors import ConfigurationError
+from oncebridge.errors import ConfigurationError, MissingExtra
 
 if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Ledger
 
-#: URL scheme -> module and class. Imported only when asked for: cold starts count.
+DAY_US: Final = 86_400 * 1_000_000
+RETENTION_US: Final = 30 * DAY_US  # unless set
+
+#: URL scheme -> module, class, extra. Imported only when asked for: cold starts count.
 SCHEMES: Final = {
-    "memory": ("oncebridge.ledgers.memory", "MemoryLedger"),
-    "sqlite": ("oncebridge.ledgers.sqlite", "SQLiteLedger"),
+    "memory": ("oncebridge.ledgers.memory", "MemoryLedger", ""),
+    "sqlite": ("oncebridge.ledgers.sqlite.ledger", "SQLiteLedger", ""),
+    "redis": ("oncebridge.ledgers.redis.ledger", "RedisLedger", "redis"),
+    "rediss": ("oncebridge.ledgers.redis.ledger", "RedisLedger", "redis"),
+    "redis+sentinel": ("oncebridge.ledgers.redis.ledger", "RedisLedger", "redis"),
+    "rediss+sentinel": ("oncebridge.ledgers.redis.ledger", "RedisLedger", "redis"),
+    "redis+cluster": ("oncebridge.ledgers.redis.ledger", "RedisLedger", "redis"),
+    "rediss+cluster": ("oncebridge.ledgers.redis.ledger", "RedisLedger", "redis"),
+    "postgresql": ("oncebridge.ledgers.postgres.ledger", "PostgresLedger", "postgres"),
+    "postgres": ("oncebridge.ledgers.postgres.ledger", "PostgresLedger", "postgres"),
+    "dynamodb": ("oncebridge.ledgers.dynamodb.ledger", "DynamoDBLedger", "aws"),
 }
 
 
-def ledger_from_url(url: str) -> Ledger:
-    """Make the ledger that a URL names; it connects when it is opened, not here."""
+def ledger_from_url(url: str, *, retention_us: int = RETENTION_US) -> Ledger:
+    """Make the ledger that a URL names; it connects when it is opened, not here.
+
+    Args:
+        url: Such as `redis://localhost:6379/0`.
+
+        retention_us: How long settled events are remembered, for ledgers that forget by themselves.
+
+    """
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         # The URL itself may hold a password: only its scheme is shown.
         raise ConfigurationError(f"ledger: no ledger for {scheme or 'a URL without a scheme'!r}; use one of {known}")
-    module, name = SCHEMES[scheme]
-    ledger: Ledger = getattr(import_module(module), name).from_url(url)
+    module, name, extra = SCHEMES[scheme]
+    try:
+        found = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if not extra or (error.name or "").startswith("oncebridge"):
+            raise
+        raise MissingExtra(
+            f"ledger: {scheme}:// needs the package {error.name}; install it with: pip install 'oncebridge[{extra}]'"
+        ) from None
+    ledger: Ledger = found.from_url(url, retention_us=retention_us)
     return ledger

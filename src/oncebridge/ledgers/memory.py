@@ -39,7 +39,7 @@ class MemoryLedger:
         return f"<MemoryLedger {len(self.records)} events, {len(self.entities)} entities, {len(self.letters)} dead>"
 
     @classmethod
-    def from_url(cls, url: str) -> Self:  # noqa: ARG003 - memory:// has nothing to say
+    def from_url(cls, url: str, *, retention_us: int = 0) -> Self:  # noqa: ARG003 - memory:// has nothing to say
         """Make an empty ledger."""
         return cls()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
@@ -28,6 +29,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     changed_us: int = 0
     again_us: int = 0
     lease_until_us: int = 0
+    #: Where the ledger keeps it, for those that need to be told; goes back in `Ask.home`.
+    home: bytes | None = None
     #: Of a dead letter.
     reason: str = ""
     #: Only from `get`: what a dead letter holds may be personal data.
@@ -50,6 +53,25 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     #: The digest of a conversation's or a user's id.
     subject: bytes | None = None
     limit: int | None = None
+
+
+class Level(StrEnum):
+    """How much a finding matters."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    WRONG = "wrong"  # must be changed before this ledger is relied upon
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that an examination looked at: what was found, and what to do about it."""
+
+    level: Level
+    subject: str
+    found: str
+    fix: str = ""
+    #: What the promise loses by it, as a reason that fits behind "because"; empty where it loses nothing.
+    weakens: str = ""
 
 
 @runtime_checkable
@@ -119,4 +141,13 @@ class SettlesInTransaction(Protocol):
         An exception rolls back and leaves the claim as it was. If the claim is no longer in force, everything
         rolls back and `ClaimLost` is raised.
         """
+        ...
+
+
+@runtime_checkable
+class Examines(Protocol):
+    """A ledger that can look at its own server. It is open when it is asked."""
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at what the promise rests on: settings, versions, clocks, permissions."""
         ...

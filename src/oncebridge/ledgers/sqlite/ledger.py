@@ -6,13 +6,10 @@ inside it cannot change before it is written. WAL with full sync: a commit survi
 
 from __future__ import annotations
 
-import hmac
 import os
-import secrets
 import sqlite3
 import threading
 from contextlib import contextmanager
-from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -21,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 from oncebridge.claim import SETTLED, Call, Outcome, Settlement, Status
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
-from oncebridge.ledgers.sqlite_rows import claim_row, conditions, entry, extend_row, settle_row
+from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
+from oncebridge.ledgers.sqlite.rows import claim_row, conditions, entry, extend_row, settle_row
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ class SQLiteLedger:
         return f"<SQLiteLedger {self.path} {'open' if self._connection else 'closed'}>"
 
     @classmethod
-    def from_url(cls, url: str) -> Self:
+    def from_url(cls, url: str, *, retention_us: int = 0) -> Self:  # noqa: ARG003 - `purge` is told how long
         """Read `sqlite:///relative.db` or `sqlite:////absolute.db`."""
         parts = urlsplit(url)
         path = unquote(parts.path.removeprefix("/"))
@@ -106,7 +104,7 @@ class SQLiteLedger:
             if found == SCHEMA_VERSION:
                 return
             # Not executescript: that would commit the transaction first.
-            for statement in files("oncebridge.ledgers").joinpath("sqlite.sql").read_text().split(";\n"):
+            for statement in files("oncebridge.ledgers.sqlite").joinpath("schema.sql").read_text().split(";\n"):
                 db.execute(statement)
             db.execute("INSERT OR REPLACE INTO oncebridge_meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
 
@@ -254,24 +252,11 @@ def _schema_version(db: sqlite3.Connection) -> int:
 
 def _agree_on_secret(db: sqlite3.Connection, secret: bytes | None) -> bytes:
     """Take the ledger's own secret, or check that the one given is the one it was first opened with."""
-    kept = dict(db.execute("SELECT name, value FROM oncebridge_meta WHERE name IN ('secret', 'secret check')"))
+    kept = dict(db.execute("SELECT name, value FROM oncebridge_meta WHERE name IN (?, ?)", (SECRET, CHECK)))
     if not kept:
-        kept = {"secret check": _check(secret)} if secret else {"secret": secrets.token_bytes(32)}
+        kept = first_kept(secret)
         db.executemany("INSERT INTO oncebridge_meta VALUES (?, ?)", kept.items())
-    own = kept.get("secret")
-    if own is not None and (secret is None or hmac.compare_digest(own, secret)):
-        return bytes(own)
-    if own is None and secret is not None and hmac.compare_digest(kept["secret check"], _check(secret)):
-        return secret
-    given = "another secret" if secret else "no secret"
-    raise LedgerRefused(
-        f"this ledger was first opened with {'its own' if own else 'a'} secret, and this worker has {given}: every "
-        "event would look fresh. Give it the same secret (ONCEBRIDGE_SECRET), or none if it made its own"
-    )
-
-
-def _check(secret: bytes) -> bytes:
-    return blake2b(secret, digest_size=16, person=b"ob1 check").digest()
+    return agreed(kept, secret)
 
 
 def _refuse_transaction_control(action: int, *_: object) -> int:
