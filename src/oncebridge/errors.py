@@ -26,6 +26,10 @@ class LedgerRefused(ConfigurationError):
     """The ledger answers, but must not be used like this: another secret, or a newer or foreign schema."""
 
 
+class LedgerWarning(UserWarning):
+    """The ledger may be used like this, but remembers less surely than it could; the message says why."""
+
+
 # --- Wait: nothing was acknowledged, and the same deliveries come again -------------------------------
 
 

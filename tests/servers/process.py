@@ -1,9 +1,9 @@
 """One server process: started, waited for, killed on cue, and surely ended."""
 
-import ctypes
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -42,10 +42,13 @@ def listens(port: int) -> bool:
         return True
 
 
-def _die_with_parent() -> None:
+def _dying_with_parent(command: Sequence[str]) -> list[str]:
     """Let the kernel end a server whose test run was killed (Linux only)."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform != "linux":
+        return list(command)
+    ask = f"ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)})"
+    code = f"import ctypes, os, sys; {ask}; os.execvp(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-IS", "-c", code, *command]
 
 
 class ServerProcess:
@@ -78,12 +81,11 @@ class ServerProcess:
         """Start it and wait until it is ready."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                _dying_with_parent(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self._environment,
-                preexec_fn=_die_with_parent,
             )
         try:
             wait_until(self._is_ready, f"{self._command[0]} to be ready")

@@ -42,6 +42,8 @@ class LedgerStage:
     real_time: ClassVar[bool] = False
     #: Whether events that are done can be listed, and know the envelope id of the delivery that did the work.
     keeps_done: ClassVar[bool] = True
+    #: Whether events have a time that belongs to their identity, by which a ledger may choose where to keep them.
+    shared_times: ClassVar[bool] = True
     #: How many threads contend in a race, and for how many events.
     contenders: ClassVar[int] = 64
     contended: ClassVar[int] = 2000
@@ -119,7 +121,7 @@ class LedgerStage:
     def fact(self, name: str, **fields: Any) -> Ask:
         """Ask for an event that has no entity."""
         given = {"topic": FACT_TOPIC, "time_ms": self.base_ns // NS_PER_MS, "envelope": f"envelope of {name}"}
-        return Ask(key=digest(name), **{**given, **fields})
+        return self._ask(name, {**given, **fields})
 
     def state(self, name: str, says: str, at_ms: float, **fields: Any) -> Ask:
         """Ask for an event that says how the entity Anna is, so many milliseconds after a base time."""
@@ -132,7 +134,13 @@ class LedgerStage:
             "moment": self.moment(at_ms),
             "echo_window_ns": WINDOW_MS * NS_PER_MS,
         }
-        return Ask(key=digest(name), **{**given, **fields})
+        return self._ask(name, {**given, **fields})
+
+    def _ask(self, name: str, fields: dict[str, Any]) -> Ask:
+        """Share the time, unless an explicit id with its content alone is the identity."""
+        if self.shared_times and "content" not in fields:
+            fields = {"shared_ms": fields["time_ms"], **fields}
+        return Ask(key=digest(name), **fields)
 
     def moment(self, *at_ms: float | None, version: int | None = None, echoes: bool = True) -> Moment:
         """Make a moment from milliseconds after the base time."""

@@ -1,0 +1,346 @@
+"""The ledger in Redis or Valkey: one script call per verb and batch, and some twenty bytes per remembered event.
+
+Scripts run one at a time, so each is atomic, and they go by the server's clock. On a cluster keys are spread
+over shards, each in one slot; an event is in its entity's shard, so that both move together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import msgspec
+
+from oncebridge.claim import SETTLED, Status
+from oncebridge.clock import Clock, SystemClock
+from oncebridge.errors import LedgerRefused, LedgerUnavailable
+from oncebridge.ledgers import RETENTION_US
+from oncebridge.ledgers.protocol import Entry, Finding
+from oncebridge.ledgers.redis import examine, wire
+from oncebridge.ledgers.redis.calls import Calls, ClusterCalls, SingleCalls
+from oncebridge.ledgers.redis.scripts import script
+from oncebridge.ledgers.redis.server import in_our_words, read_url
+from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
+from oncebridge.topics import topic_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from oncebridge.claim import Answer, Ask, Claim, Settlement
+    from oncebridge.ledgers.protocol import Query
+    from oncebridge.ledgers.redis.server import Address
+
+LAYOUT: Final = 1
+SHARDS: Final = {"single": 1, "sentinel": 1, "cluster": 16}
+#: A script puts all it writes into one command, and Lua bounds how much that can be.
+AT_ONCE: Final = 1000
+SCAN_AT_ONCE: Final = 500
+
+Item = TypeVar("Item")
+
+
+class RedisLedger:
+    """Keeps the ledger in a Redis or Valkey, alone, behind sentinels, or in a cluster."""
+
+    def __init__(self, url: str, clock: Clock | None = None, *, retention_us: int = RETENTION_US) -> None:
+        """Remember where the server is; it is connected to by `open`."""
+        self.address: Address = read_url(url)
+        self.retention_s = max(1, retention_us // 1_000_000)
+        self._clock = clock or SystemClock()
+        self._calls: Calls | None = None
+        self._prefixes: list[str] = []
+        self._handlers: set[str] = set()
+
+    def __repr__(self) -> str:
+        """Show where it is."""
+        return f"<RedisLedger {self.address!r} {'open' if self._calls else 'closed'}>"
+
+    @classmethod
+    def from_url(cls, url: str, *, retention_us: int = RETENTION_US) -> Self:
+        """Read the URL."""
+        return cls(url, retention_us=retention_us)
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    @property
+    def _base(self) -> str:
+        """What every key of this ledger starts with. In braces: what a cluster chooses the slot by."""
+        return f"ob:{{{self.address.name}"
+
+    @property
+    def _meta(self) -> str:
+        return self._base + "}:meta"
+
+    def open(self, secret: bytes | None) -> bytes:
+        """Connect, refuse a server that forgets, and agree on the secret and the shards."""
+        calls = self._connect()
+        try:
+            with in_our_words(self.address):
+                examine.check_at_start(calls.nodes(), self.address)
+            kept = self._agree(calls, first_kept(secret))
+            self._prefixes = [f"{self._base}.{shard}}}:" for shard in range(_shards(kept))]
+            names = {name.decode(): value for name, value in kept.items()}
+            agreed_secret = agreed({name: names[name] for name in (SECRET, CHECK) if name in names}, secret)
+        except BaseException:
+            calls.close()
+            raise
+        self._calls = calls
+        return agreed_secret
+
+    def _connect(self) -> Calls:
+        if self._calls is not None:
+            return self._calls
+        if self.address.kind == "cluster":
+            return ClusterCalls(self.address)
+        return SingleCalls(self.address, self._clock)
+
+    def _agree(self, calls: Calls, first: dict[str, bytes]) -> dict[bytes, bytes]:
+        """Read what the first worker wrote; write it if that is this one. Atomic, since it is one script."""
+        words: list[bytes | str | int] = ["layout", LAYOUT, "shards", SHARDS[self.address.kind]]
+        for name, value in first.items():
+            words += [name, value]
+        (kept,) = calls.run(script("open"), [(self._meta, words)])
+        return dict(zip(kept[::2], kept[1::2], strict=True))
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._calls is not None:
+            self._calls.close()
+        self._calls = None
+
+    def migrate(self) -> None:
+        """Do nothing: keys are made as they are needed."""
+
+    @property
+    def _open_calls(self) -> Calls:
+        if self._calls is None:
+            raise LedgerUnavailable(f"{self!r} is not open")
+        return self._calls
+
+    # --- claim, extend, settle -----------------------------------------------------------------------
+
+    def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
+        """Ask for all events of a shard in one call."""
+        self._remember_handlers(asks)
+
+        def run(each: list[tuple[str, list[Any]]]) -> list[list[Answer]]:
+            replies = self._open_calls.run(
+                script("claim"), [(at, [self.retention_s, nonce, lease_us, *words]) for at, words in each]
+            )
+            return [wire.read_answers(reply) for reply in replies]
+
+        return self._in_shards(asks, lambda ask: ask, wire.write_ask, run)
+
+    def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
+        """Move the lease of claims in force."""
+
+        def run(each: list[tuple[str, list[Any]]]) -> list[list[bool]]:
+            replies = self._open_calls.run(
+                script("extend"), [(at, [self.retention_s, lease_us, *words]) for at, words in each]
+            )
+            return [[one == 1 for one in reply] for reply in replies]
+
+        return self._in_shards(claims, lambda claim: claim.ask, wire.write_claim, run)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """End claims in force."""
+
+        def run(each: list[tuple[str, list[Any]]]) -> list[list[bool]]:
+            replies = self._open_calls.run(script("settle"), [(at, [self.retention_s, *words]) for at, words in each])
+            return [[one == 1 for one in reply] for reply in replies]
+
+        return self._in_shards(settlements, lambda settlement: settlement.claim.ask, wire.write_settlement, run)
+
+    def _in_shards(
+        self,
+        items: Sequence[Item],
+        ask_of: Callable[[Item], Ask],
+        write: Callable[..., bytes],
+        run: Callable[[list[tuple[str, list[Any]]]], list[list[Any]]],
+    ) -> list[Any]:
+        """Write each item to its shard's call, run all calls, and bring the answers into order."""
+        places: dict[int, list[int]] = {}
+        words: dict[int, list[bytes]] = {}
+        for number, item in enumerate(items):
+            shard, entity = self._place(ask_of(item))
+            places.setdefault(shard, []).append(number)
+            words.setdefault(shard, []).append(write(item, entity=entity))
+        answers: list[Any] = [None] * len(items)
+        each = [(shard, at) for shard, numbers in places.items() for at in range(0, len(numbers), AT_ONCE)]
+        replies = run([(self._prefixes[shard], words[shard][at : at + AT_ONCE]) for shard, at in each])
+        for (shard, at), reply in zip(each, replies, strict=True):
+            for number, answer in zip(places[shard][at : at + AT_ONCE], reply, strict=True):
+                answers[number] = answer
+        return answers
+
+    def _place(self, ask: Ask) -> tuple[int, bytes | None]:
+        """Return the shard of an event, and its entity if that is in the same one."""
+        if len(self._prefixes) == 1:
+            return 0, ask.entity
+        shard = (ask.home or ask.entity or ask.key)[0] % len(self._prefixes)
+        if ask.entity is not None and ask.entity[0] % len(self._prefixes) != shard:
+            # A letter whose profile has changed since: it is redriven as a fact.
+            return shard, None
+        return shard, ask.entity
+
+    def _remember_handlers(self, asks: Sequence[Ask]) -> None:
+        """Write down each handler's name once, so that events can be looked up for all of them."""
+        names = {ask.handler for ask in asks} - self._handlers - {""}
+        if names:
+            self._open_calls.command(self._meta, "SADD", self._base + "}:handlers", *sorted(names))
+            self._handlers |= names
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> list[Entry]:
+        """Look for an event in every place that it could be in."""
+        calls = self._open_calls
+        handlers = [
+            "",
+            *sorted(name.decode() for name in calls.command(self._meta, "SMEMBERS", self._base + "}:handlers")),
+        ]
+        ids = [wire.id_of(key, handler) for handler in handlers]
+        entries = []
+        for shard, found in enumerate(calls.run(script("get"), [(prefix, ids) for prefix in self._prefixes])):
+            for handler, id_, one in zip(handlers, ids, found, strict=True):
+                if len(one) == wire.FOUND_RECORD:
+                    entries.append(self._record_entry(shard, id_, one[0], one[1]))
+                elif one:
+                    entries.append(Entry(key=key, handler=handler, status=wire.STATUSES[one[0][:1]]))
+        return entries
+
+    def _record_entry(self, shard: int, id_: bytes, text: bytes, letter: bytes) -> Entry:
+        record, lease_us = wire.read_record(text), 0
+        if record.status is Status.CLAIMED and record.about.entity is not None:
+            held = self._open_calls.command(
+                self._prefixes[shard], "GET", self._prefixes[shard].encode() + b"n:" + record.about.entity
+            )
+            lease_us = wire.read_entity(held).lease_until_us if held else 0
+        return wire.record_entry(id_, record, home=bytes([shard]), lease_until_us=lease_us, letter=letter)
+
+    def scan(self, query: Query) -> Iterator[Entry]:
+        """Go through what is unfinished or dead, or through all entities; the longest unchanged first."""
+        found = self._newest_states() if query.entities else self._unfinished()
+        entries = sorted(
+            (entry for entry, about in found if _matches(query, entry, about)), key=lambda entry: entry.changed_us
+        )
+        yield from entries[: query.limit]
+
+    def _unfinished(self) -> Iterator[tuple[Entry, wire.About]]:
+        for shard, prefix in enumerate(self._prefixes):
+            for batch in self._hash_scan(prefix + "open"):
+                ids = list(batch)
+                letters = self._open_calls.command(prefix, "HMGET", prefix + "letters", *ids)
+                for id_, letter in zip(ids, letters, strict=True):
+                    entry = self._record_entry(shard, id_, batch[id_], letter or b"")
+                    about = wire.read_record(batch[id_]).about
+                    yield msgspec.structs.replace(entry, raw=None, detail=""), about
+        for shard, batch in self._key_scan("e:"):
+            for key, text in batch.items():
+                record = wire.read_record(text)
+                id_ = key[len(self._prefixes[shard]) + 2 :]
+                yield wire.record_entry(id_, record, home=bytes([shard])), record.about
+
+    def _newest_states(self) -> Iterator[tuple[Entry, wire.About]]:
+        for _, batch in self._key_scan("n:"):
+            for text in batch.values():
+                entity = wire.read_entity(text)
+                if entity.about is not None:
+                    yield wire.newest_entry(entity, entity.about), entity.about
+
+    def _hash_scan(self, key: str) -> Iterator[dict[bytes, bytes]]:
+        """Go through a hash without holding the server up; nothing twice."""
+        cursor, seen = b"0", set[bytes]()
+        while True:
+            cursor, flat = self._open_calls.command(key, "HSCAN", key, cursor, "COUNT", SCAN_AT_ONCE)
+            batch = {name: value for name, value in zip(flat[::2], flat[1::2], strict=True) if name not in seen}
+            seen.update(batch)
+            if batch:
+                yield batch
+            if int(cursor) == 0:
+                return
+
+    def _key_scan(self, kind: str) -> Iterator[tuple[int, dict[bytes, bytes]]]:
+        """Go through all keys of a kind, with their values; nothing twice."""
+        for shard, prefix in enumerate(self._prefixes):
+            cursor, seen = b"0", set[bytes]()
+            while True:
+                cursor, keys = self._open_calls.command(
+                    prefix, "SCAN", cursor, "MATCH", f"{prefix}{kind}*", "COUNT", SCAN_AT_ONCE
+                )
+                keys = [key for key in keys if key not in seen]
+                seen.update(keys)
+                if keys:
+                    values = self._open_calls.command(prefix, "MGET", *keys)
+                    yield shard, {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+                if int(cursor) == 0:
+                    break
+
+    def counts(self) -> dict[Status, int]:
+        """Count events by status: days keep their own counts, the rest is gone through."""
+        counts: Counter[Status] = Counter()
+        for prefix in self._prefixes:
+            for value in self._open_calls.command(prefix, "HVALS", prefix + "days"):
+                counts.update(wire.read_day(value).counts)
+            for batch in self._hash_scan(prefix + "open"):
+                counts.update(wire.STATUSES[text[:1]] for text in batch.values())
+        for _, batch in self._key_scan("e:"):
+            counts.update(wire.STATUSES[text[:1]] for text in batch.values())
+        return dict(counts)
+
+    def purge(self, *, older_than_us: int) -> int:
+        """Drop whole days, and what stands alone; entities that rest since. Servers forget by themselves, too."""
+        forgotten = 0
+        for shard, prefix in enumerate(self._prefixes):
+            before_us = self._now_us(prefix) - older_than_us
+            for day in self._open_calls.command(prefix, "HKEYS", prefix + "days"):
+                forgotten += self._drop(prefix, before_us, "day", [day])
+            for batch in self._hash_scan(prefix + "open"):
+                forgotten += self._drop(prefix, before_us, "open", list(batch))
+            for kind, what in (("e:", "event"), ("n:", "entity")):
+                for at, batch in self._key_scan(kind):
+                    if at == shard:
+                        forgotten += self._drop(prefix, before_us, what, list(batch))
+        return forgotten
+
+    def _drop(self, prefix: str, before_us: int, what: str, which: list[bytes]) -> int:
+        forgotten = 0
+        while True:
+            ((number, more),) = self._open_calls.run(
+                script("purge"), [(prefix, [self.retention_s, before_us, what, *which])]
+            )
+            forgotten += int(number)
+            if not more:
+                return forgotten
+
+    def _now_us(self, prefix: str) -> int:
+        seconds, microseconds = self._open_calls.command(prefix, "TIME")
+        return int(seconds) * 1_000_000 + int(microseconds)
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at each server's settings."""
+        with in_our_words(self.address):
+            yield from examine.findings(self._open_calls.nodes(), self.address, self._clock)
+
+
+def _shards(kept: dict[bytes, bytes]) -> int:
+    if int(kept[b"layout"]) > LAYOUT:
+        raise LedgerRefused("this Redis ledger was written by a newer Oncebridge; update this one")
+    return int(kept[b"shards"])
+
+
+def _matches(query: Query, entry: Entry, about: wire.About) -> bool:
+    """Tell whether an entry is looked for. Without a status given, only what is unfinished or dead is gone through."""
+    if query.entities:
+        return query.subject is None or query.subject in (about.conversation, about.user)
+    if not query.statuses and entry.status in SETTLED - {Status.DEAD}:
+        return False
+    return (
+        (not query.statuses or entry.status in query.statuses)
+        and (not query.letters or bool(entry.reason))
+        and (query.topic is None or bool(topic_pattern(query.topic).fullmatch(entry.topic)))
+        and (query.reason is None or query.reason in entry.reason)
+        and (query.since_us is None or entry.changed_us >= query.since_us)
+        and (query.until_us is None or entry.changed_us < query.until_us)
+        and (query.subject is None or query.subject in (about.conversation, about.user))
+    )

@@ -1,0 +1,69 @@
+-- Writing settled events. ARGV[1]: the retention in seconds.
+
+local RETENTION_S = tonumber(ARGV[1])
+
+-- A bucket lives until its day is over for long. Events that come around their own day need not touch that;
+-- for any other the bucket's life is counted from now.
+local function bucket_life_s(day)
+  local from = TODAY
+  if day > TODAY and day < TODAY + 400 then from = day end
+  return (from - TODAY + 3) * DAY_S + RETENTION_S
+end
+
+local function make_bucket(key, day)
+  call('HSET', key, '', '') -- so that it exists, and can have a life, before its first record
+  call('EXPIRE', key, bucket_life_s(day))
+end
+
+-- Take from the bucket that is split what belongs into the new one.
+local function split(found, day)
+  if found.buckets == found.half * 2 then found.half = found.half * 2 end
+  local from, to = found.prefix .. (found.buckets - found.half), found.prefix .. found.buckets
+  make_bucket(to, day)
+  local all = call('HGETALL', from)
+  local moved, gone = {}, {}
+  for at = 1, #all, 2 do
+    local short = all[at]
+    if short ~= '' then
+      local a, b, c, d = byte(short, 1, 4)
+      if (a * 16777216 + b * 65536 + c * 256 + d) % (found.half * 2) == found.buckets then
+        moved[#moved + 1], moved[#moved + 2] = short, all[at + 1]
+        gone[#gone + 1] = short
+      end
+    end
+  end
+  if #gone > 0 then
+    call('HSET', to, unpack(moved))
+    call('HDEL', from, unpack(gone))
+  end
+  found.buckets = found.buckets + 1
+end
+
+local COUNTED = {D = 'done', e = 'echo', s = 'stale'}
+
+local function into_bucket(day, id, status, envelope, mark)
+  local found = day_of(day)
+  if found.n == 0 then make_bucket(found.prefix .. '0', day) end
+  local key = bucket_of(found, id)
+  if call('HSET', key, sub(id, 1, SHORT), status .. envelope .. mark) == 1 then
+    found.n = found.n + 1
+    local column = COUNTED[status]
+    found[column] = found[column] + 1
+    if found.n >= (found.buckets + 1) * FILL then split(found, day) end
+  end
+  if day < TODAY - 1 or day > TODAY + 399 then call('EXPIRE', key, bucket_life_s(day)) end
+  found.newest = NOW
+  found.changed = true
+end
+
+local function write_days()
+  for day, found in pairs(days) do
+    if found.changed then
+      call('HSET', DAYS, day, pack('>ddddd', found.newest, found.n, found.done, found.echo, found.stale))
+    end
+  end
+end
+
+local function alone_with_life(id, record)
+  call('SET', PREFIX .. 'e:' .. id, record, 'EX', RETENTION_S)
+end

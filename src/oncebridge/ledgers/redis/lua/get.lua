@@ -1,0 +1,18 @@
+-- What is known of one event. ARGV: an id for each handler that may have it; for each, what was found:
+--   {}, {record, letter, 'record'}, or {what a bucket says, day}
+
+local found = {}
+local all_days = call('HKEYS', DAYS)
+for i, id in ipairs(ARGV) do
+  local record = call('HGET', OPEN, id) or call('GET', PREFIX .. 'e:' .. id)
+  if record then
+    found[i] = {record, call('HGET', LETTERS, id) or '', 'record'}
+  else
+    found[i] = {}
+    for _, day in ipairs(all_days) do
+      local short = call('HGET', bucket_of(day_of(tonumber(day)), id), sub(id, 1, SHORT))
+      if short then found[i] = {short, day} end
+    end
+  end
+end
+return found

