@@ -142,7 +142,7 @@ def _running_sentinel(directory: Path, master: Valkey) -> Iterator[Valkey]:
     server = Valkey(directory)
     config = directory / "sentinel.conf"
     config.write_text(
-        f"port {server.port}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor main 127.0.0.1 {master.port} 2\n"
+        f'port {server.port}\nbind 127.0.0.1\ndir "{directory}"\nsentinel monitor main 127.0.0.1 {master.port} 2\n'
         "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n"
     )
     server.process = ServerProcess([_binary(), str(config), "--sentinel"], log=directory / "log", ready=server._answers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import redis
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.redis.scripts import Script
     from oncebridge.ledgers.redis.server import Address
 
+Word: TypeAlias = "bytes | str | int"
+Words: TypeAlias = "Sequence[Word]"
+
 #: A server that answers faster than this is polled for a while rather than slept for: waking up takes longer.
 NEAR_US: Final = 500
 
@@ -49,15 +52,15 @@ class Call(Protocol):
 class Calls(Protocol):
     """How scripts and commands reach the server, or the servers."""
 
-    def start(self, script: Script, prefix: str, arguments: Sequence[bytes | str | int]) -> Call:
+    def start(self, script: Script, prefix: str, arguments: Words) -> Call:
         """Send a script to where `prefix` lives."""
         ...
 
-    def run(self, script: Script, each: Sequence[tuple[str, Sequence[bytes | str | int]]]) -> list[Any]:
+    def run(self, script: Script, each: Sequence[tuple[str, Words]]) -> list[Any]:
         """Run a script once for each prefix, and wait for all answers."""
         ...
 
-    def command(self, key: str, *words: bytes | str | int) -> Any:
+    def command(self, key: str, *words: Word) -> Any:
         """Run one command where `key` lives."""
         ...
 
@@ -73,7 +76,7 @@ class Calls(Protocol):
 class _Answer:
     """The answer to one call on a line."""
 
-    def __init__(self, line: Line, words: tuple[bytes | str | int, ...], script: Script | None) -> None:
+    def __init__(self, line: Line, words: Words, script: Script | None) -> None:
         self.line, self.words, self.script = line, words, script
         self.arrived = False
         self.value: Any = None
@@ -100,14 +103,18 @@ class Line:
         self._clock = clock
         self._awaited: deque[_Answer] = deque()
         self._usual_us = 0
+        self._cut = False
         with in_our_words(address):
             self._connection: Connection = pool.get_connection()
 
-    def send(self, words: tuple[bytes | str | int, ...], script: Script | None) -> _Answer:
+    def send(self, words: Words, script: Script | None) -> _Answer:
         """Send one call."""
         answer = _Answer(self, words, script)
         self._awaited.append(answer)
         try:
+            if self._cut:
+                self._connection.connect()  # asks the sentinels who is master now, which sending alone does not
+                self._cut = False
             self._connection.send_command(*words, check_health=False)
         except ERRORS as error:
             self.fail(error)
@@ -160,6 +167,7 @@ class Line:
                 answer.value, answer.arrived = redis.ConnectionError("the connection was dropped"), True
         self._awaited.clear()
         self._connection.disconnect()
+        self._cut = True
 
     def __del__(self) -> None:
         """Give the connection back when its thread has ended: the next one may have it."""
@@ -186,7 +194,7 @@ class SingleCalls:
             self._local.line, self._local.pid = line, os.getpid()
         return line
 
-    def start(self, script: Script, prefix: str, arguments: Sequence[bytes | str | int]) -> Call:
+    def start(self, script: Script, prefix: str, arguments: Words) -> Call:
         """Send a script; the first time in full, so that the server knows it by its digest from then on."""
         line = self._line()
         if script.sha in self._known:
@@ -198,12 +206,12 @@ class SingleCalls:
             return _Replicated(answer, line.wait_for_replicas(), self._address)
         return answer
 
-    def run(self, script: Script, each: Sequence[tuple[str, Sequence[bytes | str | int]]]) -> list[Any]:
+    def run(self, script: Script, each: Sequence[tuple[str, Words]]) -> list[Any]:
         """Send all, then read all."""
         started = [self.start(script, prefix, arguments) for prefix, arguments in each]
         return [call.result() for call in started]
 
-    def command(self, key: str, *words: bytes | str | int) -> Any:  # noqa: ARG002 - there is one server
+    def command(self, key: str, *words: Word) -> Any:  # noqa: ARG002 - there is one server
         """Run one command."""
         return self._line().send(words, None).result()
 
@@ -256,12 +264,12 @@ class ClusterCalls:
         with in_our_words(address):
             self._cluster = cluster_of(address)
 
-    def start(self, script: Script, prefix: str, arguments: Sequence[bytes | str | int]) -> Call:
+    def start(self, script: Script, prefix: str, arguments: Words) -> Call:
         """Run a script and wait for it: shards are worked off side by side in `run` alone."""
         (value,) = self.run(script, [(prefix, arguments)])
         return _Done(value)
 
-    def run(self, script: Script, each: Sequence[tuple[str, Sequence[bytes | str | int]]]) -> list[Any]:
+    def run(self, script: Script, each: Sequence[tuple[str, Words]]) -> list[Any]:
         """Send to every node what is for its shards, then read all answers; what was redirected goes once more."""
         with in_our_words(self._address):
             by_node: dict[ClusterNode, list[int]] = {}
@@ -269,7 +277,8 @@ class ClusterCalls:
                 by_node.setdefault(self._cluster.get_node_from_key(prefix), []).append(number)
             values: list[Any] = [None] * len(each)
             lines = [
-                (self._sent(node, script, [each[at] for at in numbers]), numbers) for node, numbers in by_node.items()
+                (self._sent(node, [("EVALSHA", script.sha, 1, each[at][0], *each[at][1]) for at in numbers]), numbers)
+                for node, numbers in by_node.items()
             ]
             for line, numbers in lines:
                 for at, value in zip(numbers, line.values(), strict=True):
@@ -282,14 +291,12 @@ class ClusterCalls:
                 for at, value in enumerate(values)
             ]
 
-    def _sent(
-        self, node: ClusterNode, script: Script, each: Sequence[tuple[str, Sequence[bytes | str | int]]]
-    ) -> _NodeLine:
+    def _sent(self, node: ClusterNode, calls: Sequence[Words]) -> _NodeLine:
         line = _NodeLine(self._cluster.get_redis_connection(node).connection_pool, self._address)
-        line.send(script, each)
+        line.send(calls)
         return line
 
-    def _again(self, script: Script, prefix: str, arguments: Sequence[bytes | str | int]) -> Any:
+    def _again(self, script: Script, prefix: str, arguments: Words) -> Any:
         """Leave to the client what needs patience: moved slots, a new master, a forgotten script."""
         value = self._cluster.execute_command("EVAL", script.text, 1, prefix, *arguments)
         if self._address.wait:
@@ -298,11 +305,16 @@ class ClusterCalls:
             )
         return value
 
-    def command(self, key: str, *words: bytes | str | int) -> Any:
-        """Run one command where a key lives."""
+    def command(self, key: str, *words: Word) -> Any:
+        """Run one command where a key lives; once more if that has changed."""
         with in_our_words(self._address):
-            node = self._cluster.get_node_from_key(key)
-            return self._cluster.execute_command(*words, target_nodes=node)
+            (value,) = self._sent(self._cluster.get_node_from_key(key), [words]).values()
+            if isinstance(value, (redis.exceptions.AskError, redis.ConnectionError)):
+                self._cluster.nodes_manager.initialize()
+                (value,) = self._sent(self._cluster.get_node_from_key(key), [words]).values()
+            if isinstance(value, BaseException):
+                raise value
+            return value
 
     def nodes(self) -> list[redis.Redis]:
         """Return the masters."""
@@ -322,12 +334,12 @@ class _NodeLine:
         self._connection: Connection | None = None
         self._error: BaseException | None = None
 
-    def send(self, script: Script, each: Sequence[tuple[str, Sequence[bytes | str | int]]]) -> None:
-        self._sent = len(each)
+    def send(self, calls: Sequence[Words]) -> None:
+        self._sent = len(calls)
         try:
             self._connection = self._pool.get_connection()
-            for prefix, arguments in each:
-                self._connection.send_command("EVALSHA", script.sha, 1, prefix, *arguments)
+            for words in calls:
+                self._connection.send_command(*words)
             if self._address.wait:
                 self._connection.send_command("WAIT", self._address.wait, WAIT_MS)
         except ERRORS as error:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 import redis
-from redis.backoff import NoBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
@@ -104,7 +104,7 @@ def _options(query: str) -> dict[str, Any]:
             values["ca_file"] = value
         else:
             raise _wrong(
-                f"{option}={value!r} is no option; known are name (up to {NAME_MAX} characters, none of {{}}: or space), "
+                f"{option}={value!r} is no option; known are name (up to {NAME_MAX} characters, no {{}}: or space), "
                 "wait (a number of replicas), allow_eviction (true) and ca_file (a file of certificates)"
             )
     return values
@@ -135,7 +135,7 @@ def pool_of(address: Address) -> redis.ConnectionPool:
     """Make the pool of a single server, or of the master that sentinels name."""
     settings = _connection_settings(address)
     if address.kind == "sentinel":
-        watchers = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+        watchers = {name: settings[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
         sentinel = Sentinel(list(address.hosts), sentinel_kwargs=watchers, **settings)
         return SentinelConnectionPool(address.master, sentinel, db=address.db, ssl=address.tls, **settings)
     ((host, port),) = address.hosts
@@ -147,8 +147,8 @@ def cluster_of(address: Address) -> RedisCluster:
     """Connect to a cluster."""
     nodes = [ClusterNode(host, port) for host, port in address.hosts]
     settings = _connection_settings(address) | {"ssl": address.tls}
-    settings.pop("retry")
-    return RedisCluster(startup_nodes=nodes, cluster_error_retry_attempts=3, **settings)
+    settings["retry"] = Retry(ExponentialBackoff(cap=0.5, base=0.05), 3)  # a slot that moves needs a little patience
+    return RedisCluster(startup_nodes=nodes, **settings)
 
 
 # --- errors ------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ _REFUSED: Final = (
     (redis.RedisError, ("CERTIFICATE_VERIFY_FAILED",), "its certificate is not trusted; name the CA with ?ca_file="),
 )
 _ADVICE: Final = (
-    ("OOM", "its memory is full; raise maxmemory or forget more (oncebridge purge)"),
+    ("'maxmemory'", "its memory is full; raise maxmemory or forget more (oncebridge purge)"),
     ("MISCONF", "it cannot write to its disk; look at the server's log"),
     ("READONLY", "this is a replica; name the master, or its sentinels"),
     ("LOADING", "it is still loading its data; try again soon"),

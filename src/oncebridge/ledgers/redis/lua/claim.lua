@@ -167,8 +167,9 @@ for i, id in ipairs(ids) do
   answers[i + 1] = answer
 end
 
-if #erased > 0 then call('HDEL', OPEN, unpack(erased)) end
-if #letters_erased > 0 then call('HDEL', LETTERS, unpack(letters_erased)) end
+-- What takes memory comes first: a server that is full refuses it, and then nothing has been erased.
 if #written > 0 then call('HSET', OPEN, unpack(written)) end
 write_days()
+if #erased > 0 then call('HDEL', OPEN, unpack(erased)) end
+if #letters_erased > 0 then call('HDEL', LETTERS, unpack(letters_erased)) end
 return answers

@@ -85,9 +85,10 @@ for i, id in ipairs(ids) do
   kept[i] = settle(settlement, byte(settlement, 2), id, records[i])
 end
 
-if #erased > 0 then call('HDEL', OPEN, unpack(erased)) end
-if #letters_erased > 0 then call('HDEL', LETTERS, unpack(letters_erased)) end
+-- What takes memory comes first: a server that is full refuses it, and then nothing has been erased.
 if #written > 0 then call('HSET', OPEN, unpack(written)) end
 if #letters > 0 then call('HSET', LETTERS, unpack(letters)) end
 write_days()
+if #erased > 0 then call('HDEL', OPEN, unpack(erased)) end
+if #letters_erased > 0 then call('HDEL', LETTERS, unpack(letters_erased)) end
 return kept
