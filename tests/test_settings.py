@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -22,7 +23,7 @@ DESK = "Desk Changed"
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch, tmp_path):
     """Start in an empty folder, with nothing set in the environment."""
-    for name in [name for name in os.environ if name.startswith("ONCEBRIDGE_")]:
+    for name in [name for name in os.environ if name.startswith(("ONCEBRIDGE_", "REDIS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
@@ -79,6 +80,7 @@ PRECEDENCE = {
     "busy_wait_seconds": (("0", "0.5", 1), [0, 0.5]),
     "settle_within_seconds": (("0", "0.5", 1), [0, 0.5]),
     "retention_days": (("5", "19", 60), [5, 19]),
+    "queue_retention_days": (("0", "14", 1.5), [0, 14]),
     "concurrency": (("2", "3", 4), [2, 3]),
     "replays_anew": (("true", "false", True), [True, False]),
     "attempts": (("2", "3", 4), [2, 3]),
@@ -150,6 +152,82 @@ def test_bridge_from_settings(settings_file):
     assert Bridge.from_settings(concurrency=7).settings.concurrency == 7
 
 
+# --- the ledger by REDIS_HOST -----------------------------------------------------------------------------------
+
+HOSTS = {
+    "cache.internal": "cache.internal",
+    "my_cache-1": "my_cache-1",
+    "10.0.0.7": "10.0.0.7",
+    "::1": "[::1]",
+    "[2001:db8::7]": "[2001:db8::7]",
+}
+
+
+@pytest.fixture
+def redis(monkeypatch):
+    """Set `REDIS_HOST`, `REDIS_PORT` and `REDIS_PASSWORD`."""
+
+    def put(**values):
+        for name, value in values.items():
+            monkeypatch.setenv(f"REDIS_{name.upper()}", value)
+
+    return put
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_redis_host_names_the_ledger(host, redis):
+    """REDIS_HOST alone is enough, and an IPv6 address gets its brackets."""
+    redis(host=host)
+    assert load_settings().ledger == f"redis://{HOSTS[host]}:6379/0"
+    redis(port="6380", password="")
+    assert load_settings().ledger == f"redis://{HOSTS[host]}:6380/0"
+
+
+@pytest.mark.parametrize("password", ["hunter2", "p@ss/w:rd#?&%41 ä", "@", ":", "/", "%"])
+def test_redis_password_may_hold_anything(password, redis):
+    """A password of any characters comes out of the URL as it went in."""
+    redis(host="::1", port="6380", password=password)
+    parts = urlsplit(load_settings().ledger)
+    assert (unquote(parts.password or ""), parts.username, parts.hostname, parts.port, parts.path) == (
+        password, "", "::1", 6380, "/0",
+    )  # fmt: skip
+
+
+def test_redis_host_is_the_last_to_be_asked(redis, monkeypatch, settings_file):
+    """Whatever else names a ledger wins over REDIS_HOST, which wins over the default alone."""
+    redis(port="6380", password="hunter2")
+    assert load_settings().ledger == Settings().ledger  # without a host they say nothing
+    redis(host="cache")
+    assert load_settings().ledger == "redis://:hunter2@cache:6380/0"
+    settings_file("ledger = 'sqlite:///file.db'")
+    assert load_settings().ledger == "sqlite:///file.db"
+    monkeypatch.setenv("ONCEBRIDGE_LEDGER", "sqlite:///env.db")
+    assert load_settings().ledger == "sqlite:///env.db"
+    assert load_settings(ledger="memory://").ledger == "memory://"
+    redis(port="nonsense", host="a b")
+    assert load_settings().ledger == "sqlite:///env.db"  # who is not asked cannot be wrong
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "http", "tcp://10.0.0.7:6379", "63.5", "-1"])
+def test_wrong_redis_port(port, redis):
+    """A port that is none is refused by name, value and range."""
+    redis(host="cache", port=port, password="hunter2")
+    message = refusal()
+    assert all(word in message for word in ("REDIS_PORT", "1 to 65535", repr(port)))
+    assert "hunter2" not in message
+
+
+@pytest.mark.parametrize(
+    "host", ["redis://:hunter2@cache", "cache:6379", "hunter2@cache", "a b", "cache/0", "[cache]", "::1::2", "\u2100"]
+)
+def test_wrong_redis_host(host, redis):
+    """A host that is more than a host is refused with where the rest belongs, and is not shown."""
+    redis(host=host)
+    message = refusal()
+    assert all(word in message for word in ("REDIS_HOST", "REDIS_PORT", "REDIS_PASSWORD", "ONCEBRIDGE_LEDGER"))
+    assert "hunter2" not in message
+
+
 # --- errors -----------------------------------------------------------------------------------------------------
 
 #: A file, and the words that its error must have: file, table, key, value, fix.
@@ -164,6 +242,7 @@ WRONG = {
     "concurrency = 0": ["concurrency", "a whole number from 1", "0"],
     "concurrency = 2.5": ["concurrency", "whole", "2.5"],
     "concurrency = 1000": ["concurrency", "256", "1000"],
+    "queue_retention_days = 15": ["queue_retention_days", "0 to 14", "15"],
     "concurrency = true": ["concurrency", "True"],
     'replays_anew = "maybe"': ["replays_anew", "true or false", "'maybe'"],
     "replays_anew = 1": ["replays_anew", "true or false", "1"],
@@ -306,10 +385,12 @@ def test_secret_in_the_file_is_not_shown(text, settings_file):
 @pytest.mark.parametrize(
     "url",
     [
-        "rediss://me:hunter2@cache.internal/0",
         "unknown://me:hunter2@host",
         "sqlite://me:hunter2@host/once.db",
         "me:hunter2@host",
+        "redis://me:hunter2@[::1",
+        "sqlite://me:hunter2@]/once.db",
+        "redis://me:hunter2\u2100@cache/0",  # normalizes to a slash: Python quotes the whole host
         "",
     ],
 )

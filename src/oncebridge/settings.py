@@ -1,16 +1,19 @@
 """Environment and file into settings: the only place that reads them.
 
-What a program gives wins over `ONCEBRIDGE_*`, that over `oncebridge.toml`, that over the defaults.
+What a program gives wins over `ONCEBRIDGE_*`, that over `oncebridge.toml`, that over the defaults. Only where none of
+the first three names a ledger, `REDIS_HOST` does, with `REDIS_PORT` (6379) and `REDIS_PASSWORD` (none).
 """
 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -41,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: How long the end of a claim may wait to be written together with others.
     settle_within_seconds: float = 0.001
     retention_days: float = 30.0
+    #: How long the queue in front keeps a message, if there is one; what SQS does unless told otherwise.
+    queue_retention_days: float = 4.0
     concurrency: int = 1
     #: Whether each named archive replay processes every event once more.
     replays_anew: bool = False
@@ -59,6 +64,8 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
     from_file = _check_tables(tables, str(chosen or FILE_NAME))
     from_environment = _read_environment(os.environ)
     values = {**from_file, **from_environment, **_check_given(given)}
+    if "ledger" not in values:
+        values |= _redis_ledger(os.environ)
     retry = {name: values.pop(name) for name in _RETRY if name in values}
     return Settings(**values, retry=RetryPolicy(**retry))
 
@@ -132,6 +139,7 @@ _TOP: Final = {
     "busy_wait_seconds": _number(0, 3600),
     "settle_within_seconds": _number(0, 10),
     "retention_days": _number(0, 36_500),
+    "queue_retention_days": _number(0, 14),
     "concurrency": _whole(1, 256),
     "replays_anew": _FLAG,
 }
@@ -141,6 +149,8 @@ _RETRY: Final = {
     "cap_seconds": _number(0, 86_400),
 }
 _TABLES: Final = ("retry", "topics")
+_PORT: Final = _whole(1, 65_535)
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any]:
@@ -205,6 +215,31 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     if environment.get("ONCEBRIDGE_SECRET"):
         values["secret"] = _secret(environment["ONCEBRIDGE_SECRET"].encode(), "ONCEBRIDGE_SECRET")
     return values
+
+
+def _redis_ledger(environment: Mapping[str, str]) -> dict[str, str]:
+    """Name the ledger by `REDIS_HOST`, `REDIS_PORT` and `REDIS_PASSWORD`, as programs before this one did."""
+    host = environment.get("REDIS_HOST")
+    if not host:
+        return {}
+    port = _check_one({"port": _PORT}, "port", environment.get("REDIS_PORT") or "6379", "REDIS_PORT")
+    password = quote(environment.get("REDIS_PASSWORD", ""), safe="")
+    return {"ledger": f"redis://{password and f':{password}@'}{_host_in_url(host)}:{port}/0"}
+
+
+def _host_in_url(host: str) -> str:
+    """Write a host as a URL has it: an IPv6 address in brackets."""
+    if _HOST.fullmatch(host):
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        # Not shown: somebody may have put a whole URL there, with its password.
+        raise ConfigurationError(
+            "REDIS_HOST: expected a host alone, such as cache.internal or ::1; the port belongs into REDIS_PORT, "
+            "the password into REDIS_PASSWORD, and a whole URL into ONCEBRIDGE_LEDGER"
+        ) from None
+    return f"[{str(address).replace('%', '%25')}]"
 
 
 def _with_secret_file(values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from oncebridge.cli import dead, demo, explain, find, process, purge, simulate
+from oncebridge.cli import dead, demo, doctor, explain, find, migrate, process, purge, simulate
 from oncebridge.cli.output import say_error
 from oncebridge.cli.wiring import EXIT_AGAIN
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
@@ -32,6 +32,8 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "process": process.process,
     "explain": explain.explain,
     "find": find.find,
+    "doctor": doctor.doctor,
+    "migrate": migrate.migrate,
     "purge": purge.purge,
     "simulate": simulate.simulate,
 }

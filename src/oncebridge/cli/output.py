@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Entry
 
 #: Narration and progress.
-narrator = Console(stderr=True, highlight=False)
+narrator = Console(stderr=True, highlight=False, emoji=False)
 #: Results.
-results = Console(highlight=False, soft_wrap=True)
+results = Console(highlight=False, soft_wrap=True, emoji=False)
 
 COLOURS = {
-    **dict.fromkeys(("fresh", "processed", "done"), "green"),
-    **dict.fromkeys(("stale", "retrying", "busy", "retry", "claimed"), "yellow"),
-    **dict.fromkeys(("conflict", "dead"), "red"),
+    **dict.fromkeys(("fresh", "processed", "done", "good"), "green"),
+    **dict.fromkeys(("stale", "retrying", "busy", "retry", "claimed", "warning"), "yellow"),
+    **dict.fromkeys(("conflict", "dead", "wrong"), "red"),
     "redelivery": "cyan",
     "republish": "blue",
     "echo": "magenta",
@@ -63,7 +63,7 @@ def printable(text: str) -> str:
 
 
 def coloured(word: str) -> str:
-    """Colour a verdict or a status."""
+    """Colour a verdict, a status or a level."""
     return f"[{COLOURS[word]}]{word}[/]" if word in COLOURS else escape(word)
 
 

@@ -78,8 +78,9 @@ def bridge_for(ledger: str | None, settings: str | None, **given: Any) -> Bridge
 def existing_bridge(ledger: str | None, settings: str | None) -> Bridge:
     """Make a bridge to a ledger that is there: a mistyped name should not create an empty one."""
     bridge = bridge_for(ledger, settings)
-    if isinstance(bridge.ledger, SQLiteLedger) and not bridge.ledger.path.exists():
+    if isinstance(bridge.ledger, SQLiteLedger) and not bridge.ledger.was_opened():
         raise ConfigurationError(
-            f"--ledger: there is no ledger at {bridge.ledger.path}; name the file that was written to"
+            f"--ledger: there is no ledger at {bridge.ledger.path}, or no worker has opened it yet; name the file that "
+            "was written to"
         )
     return bridge

@@ -29,6 +29,12 @@ SCHEMES: Final = {
     "dynamodb": ("oncebridge.ledgers.dynamodb.ledger", "DynamoDBLedger", "aws"),
 }
 
+# Python's own words for a URL that it cannot read quote parts of it, and with them a password.
+_UNREADABLE: Final = (
+    "ledger: this URL cannot be read; put an IPv6 address in brackets, write the port as a number, and "
+    "percent-encode special characters of the password (@ is %40, / is %2F, : is %3A, # is %23)"
+)
+
 
 def ledger_from_url(url: str, *, retention_us: int = RETENTION_US) -> Ledger:
     """Make the ledger that a URL names; it connects when it is opened, not here.
@@ -39,7 +45,7 @@ def ledger_from_url(url: str, *, retention_us: int = RETENTION_US) -> Ledger:
         retention_us: How long settled events are remembered, for ledgers that forget by themselves.
 
     """
-    scheme = urlsplit(url).scheme
+    scheme = scheme_of(url)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         # The URL itself may hold a password: only its scheme is shown.
@@ -53,5 +59,16 @@ def ledger_from_url(url: str, *, retention_us: int = RETENTION_US) -> Ledger:
         raise MissingExtra(
             f"ledger: {scheme}:// needs the package {error.name}; install it with: pip install 'oncebridge[{extra}]'"
         ) from None
-    ledger: Ledger = found.from_url(url, retention_us=retention_us)
+    try:
+        ledger: Ledger = found.from_url(url, retention_us=retention_us)
+    except ValueError:
+        raise ConfigurationError(_UNREADABLE) from None
     return ledger
+
+
+def scheme_of(url: str) -> str:
+    """Return which kind of ledger a URL names; empty where it names none."""
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        raise ConfigurationError(_UNREADABLE) from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from oncebridge.claim import SETTLED, Call, Status, decide_claim, decide_extend, decide_settle
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused
-from oncebridge.ledgers.protocol import Entry, Query
+from oncebridge.ledgers.protocol import Entry, Finding, Level, Query
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
@@ -171,6 +171,16 @@ class MemoryLedger:
         """Count events by status."""
         with self._lock:
             return dict(Counter(record.status for record in self.records.values()))
+
+    def examine(self) -> Iterator[Finding]:
+        """Say the one thing that there is to say."""
+        yield Finding(
+            level=Level.WRONG,
+            subject="memory",
+            found="events and dead letters are gone when the process ends, and other processes do not see them",
+            fix="use a ledger that lasts, such as sqlite:///once.db; memory:// is for tests and for trying things out",
+            weakens="everything is forgotten with the process",
+        )
 
     def migrate(self) -> None:
         """Do nothing: there are no tables."""

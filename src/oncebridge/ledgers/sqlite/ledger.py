@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -19,6 +19,7 @@ from oncebridge.claim import SETTLED, Call, Outcome, Settlement, Status
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
+from oncebridge.ledgers.sqlite.examine import examine
 from oncebridge.ledgers.sqlite.rows import claim_row, conditions, entry, extend_row, settle_row
 from oncebridge.topics import topic_pattern
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from oncebridge.claim import Answer, Ask, Claim
-    from oncebridge.ledgers.protocol import Entry, Query
+    from oncebridge.ledgers.protocol import Entry, Finding, Query
 
 SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_S: Final = 30.0
@@ -68,13 +69,22 @@ class SQLiteLedger:
 
     # --- opening -------------------------------------------------------------------------------------
 
+    def was_opened(self) -> bool:
+        """Tell whether somebody has opened this ledger before; neither makes a file nor writes into another's."""
+        if not self.path.is_file():
+            return False
+        there = f"{self.path.absolute().as_uri()}?mode=rw"  # never creates
+        with (
+            _in_our_words(self.path),
+            closing(sqlite3.connect(there, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as db,
+        ):
+            return _schema_version(db) > 0 and bool(_kept(db))
+
     def open(self, secret: bytes | None) -> bytes:
         """Open or create the file, readable by its owner alone: it holds the secret and dead letters."""
         with self._lock:
-            if self._connection is None:
-                with _in_our_words(self.path):
-                    self._connection = self._connect()
             try:
+                self._connect()
                 self.migrate()
                 with self._writing() as db:
                     return _agree_on_secret(db, secret)
@@ -82,7 +92,12 @@ class SQLiteLedger:
                 self.close()
                 raise
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> None:
+        if self._connection is None:
+            with _in_our_words(self.path):
+                self._connection = self._connected()
+
+    def _connected(self) -> sqlite3.Connection:
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
@@ -96,7 +111,17 @@ class SQLiteLedger:
         return db
 
     def migrate(self) -> None:
-        """Create what is missing."""
+        """Create what is missing. `open` does so too."""
+        with self._lock:
+            was_closed = self._connection is None
+            try:
+                self._connect()
+                self._create_missing()
+            finally:
+                if was_closed:
+                    self.close()
+
+    def _create_missing(self) -> None:
         with self._writing() as db:
             found = _schema_version(db)
             if found > SCHEMA_VERSION:
@@ -228,6 +253,12 @@ class SQLiteLedger:
             rows = self._db.execute("SELECT status, count(*) FROM oncebridge_event GROUP BY status").fetchall()
         return {Status(status): number for status, number in rows}
 
+    def examine(self) -> Iterator[Finding]:
+        """Look at the file, the disk and SQLite's version."""
+        with self._lock, _in_our_words(self.path):
+            findings = [*examine(self._db, self.path, self._clock)]
+        yield from findings
+
     def purge(self, *, older_than_us: int) -> int:
         """Forget what was settled before then, a little at a time, and entities that rest since."""
         before_us = self._clock.now_us() - older_than_us
@@ -252,11 +283,15 @@ def _schema_version(db: sqlite3.Connection) -> int:
 
 def _agree_on_secret(db: sqlite3.Connection, secret: bytes | None) -> bytes:
     """Take the ledger's own secret, or check that the one given is the one it was first opened with."""
-    kept = dict(db.execute("SELECT name, value FROM oncebridge_meta WHERE name IN (?, ?)", (SECRET, CHECK)))
+    kept = _kept(db)
     if not kept:
         kept = first_kept(secret)
         db.executemany("INSERT INTO oncebridge_meta VALUES (?, ?)", kept.items())
     return agreed(kept, secret)
+
+
+def _kept(db: sqlite3.Connection) -> dict[str, bytes]:
+    return dict(db.execute("SELECT name, value FROM oncebridge_meta WHERE name IN (?, ?)", (SECRET, CHECK)))
 
 
 def _refuse_transaction_control(action: int, *_: object) -> int:

@@ -1,0 +1,154 @@
+"""`oncebridge doctor`: check an installation, and print the promise that it gives."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.markup import escape
+
+from oncebridge.claim import Ask, Claim, Outcome, Settlement
+from oncebridge.cli.output import printable, results, say, write_json, write_table, write_text
+from oncebridge.cli.wiring import (
+    EXIT_AGAIN,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    existing_bridge,
+    load_handler,
+)
+from oncebridge.clock import Clock, SystemClock
+from oncebridge.diagnosis import installation
+from oncebridge.errors import LedgerRefused, LedgerUnavailable, LedgerWarning
+from oncebridge.ledgers import scheme_of
+from oncebridge.ledgers.protocol import Examines, SettlesInTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncebridge.bridge import Bridge
+    from oncebridge.diagnosis.installation import Promise
+    from oncebridge.ledgers.protocol import Finding, Ledger
+
+EXIT_SOMETHING_WRONG: Final = 1
+ROUND_TRIPS: Final = 5
+NOBODYS_KEY: Final = bytes(16)  # the key of no event: keys are hashes
+
+Handlers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--handler", help="A handler to judge, as module:function; may be repeated.", metavar="MODULE:FUNCTION"
+    ),
+]
+
+
+def doctor(
+    *,
+    ledger: LedgerOption = None,
+    handler: Handlers = None,
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
+    """Check an installation, and print the promise that it gives to each handler. Changes nothing."""
+    bridge = existing_bridge(ledger, settings)
+    for name in dict.fromkeys(handler or []):
+        bridge.on("*", name=name)(load_handler(name))
+    say(f"examining the ledger ({_scheme(bridge)}) and its settings")
+    examination = Examination(bridge, SystemClock())
+    findings = examination.findings()
+    promises = _promises(bridge, findings) if examination.usable else installation.no_promises(bridge.handlers)
+    right = installation.is_right(findings)
+    if json:
+        write_json({"findings": findings, "promises": promises, "ok": right})
+    else:
+        _write(findings, promises)
+    if examination.out_of_reach:
+        raise typer.Exit(EXIT_AGAIN)
+    if not right:
+        raise typer.Exit(EXIT_SOMETHING_WRONG)
+
+
+class Examination:
+    """Looks at the settings, and at the ledger as far as it answers."""
+
+    def __init__(self, bridge: Bridge, clock: Clock) -> None:
+        """Take what is to be looked at; nothing is opened yet."""
+        self._bridge = bridge
+        self._clock = clock
+        self.usable = True
+        self.out_of_reach = False
+
+    def findings(self) -> list[Finding]:
+        """Look at everything; trouble with the ledger is a finding too, and what was found before it stays."""
+        general: list[Finding] = []
+        own: list[Finding] = []
+        try:
+            self._look(general, own)
+        except LedgerUnavailable as error:
+            self.usable, self.out_of_reach = False, True
+            own.append(installation.unreachable(_scheme(self._bridge), str(error)))
+        except LedgerRefused as error:
+            self.usable = False
+            own.append(installation.refused(str(error)))
+        finally:
+            self._bridge.ledger.close()
+        settings = self._bridge.settings
+        general.append(installation.retention(settings.retention_days, settings.queue_retention_days))
+        return installation.together(general, own)
+
+    def _look(self, general: list[Finding], own: list[Finding]) -> None:
+        """Look at the ledger: as at any other, and as it looks at itself."""
+        ledger, settings = self._bridge.ledger, self._bridge.settings
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LedgerWarning)  # what it warns of is found below
+            ledger.open(settings.secret)
+        times_us = [self._round_trip_us(ledger) for _ in range(ROUND_TRIPS)]
+        general.append(installation.latency(times_us, settings.lease_seconds))
+        general.append(installation.secret(given=settings.secret is not None))
+        trouble = _try_to_write(ledger)
+        self.usable = trouble is None
+        general.append(installation.permissions(trouble))
+        if not isinstance(ledger, Examines):
+            own.append(installation.unexamined())
+            return
+        for finding in ledger.examine():
+            own.append(finding)  # noqa: PERF402 - one by one: the next may be trouble
+
+    def _round_trip_us(self, ledger: Ledger) -> int:
+        before_us = self._clock.monotonic_us()
+        ledger.get(NOBODYS_KEY)
+        return self._clock.monotonic_us() - before_us
+
+
+def _try_to_write(ledger: Ledger) -> str | None:
+    """Return why the ledger cannot be written to, if so.
+
+    A real claim could not be taken back without a trace. To extend and settle one that nobody holds goes the whole way
+    to the write, which then finds nothing to change.
+    """
+    nobodys = Claim(Ask(key=NOBODYS_KEY), token=1)
+    try:
+        ledger.extend([nobodys], lease_us=1)
+        ledger.settle([Settlement(nobodys, Outcome.RELEASE)])
+    except (LedgerUnavailable, LedgerRefused) as error:
+        return str(error)
+    return None
+
+
+def _promises(bridge: Bridge, findings: Sequence[Finding]) -> list[Promise]:
+    transactions = isinstance(bridge.ledger, SettlesInTransaction)
+    return installation.promises(bridge.handlers, _scheme(bridge), findings, transactions=transactions)
+
+
+def _scheme(bridge: Bridge) -> str:
+    return scheme_of(bridge.settings.ledger)
+
+
+def _write(findings: Sequence[Finding], promises: Sequence[Promise]) -> None:
+    rows = [(finding.level.value, finding.subject, finding.found, finding.fix) for finding in findings]
+    write_table(("level", "subject", "found", "what to do"), rows, empty="nothing to examine")
+    write_text("\nthe promise of this installation:")
+    for promise in promises:
+        # Wrapped between words in a terminal; a line each in a pipe.
+        results.print(escape(printable(promise.sentence)), soft_wrap=not results.is_terminal)

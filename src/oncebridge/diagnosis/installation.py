@@ -1,0 +1,215 @@
+"""Judges an installation: what is good, what is wrong, and the promise that it gives to each handler."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oncebridge.ledgers.protocol import Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from oncebridge.handlers import Handler
+
+GENESYS_DAYS: Final = 4  # how long Genesys tries to hand an event over
+EVENTBRIDGE_DAYS: Final = 1  # how long EventBridge does
+DEAD_LETTER_QUEUE_DAYS: Final = 14  # the longest that a dead-letter queue keeps a message
+SLOW_US: Final = 50_000
+ROUND_TRIPS_PER_LEASE: Final = 10  # a claim is extended at each third of its lease, and an answer may be late
+
+EXACTLY_ONCE: Final = "exactly once"
+AT_LEAST_ONCE: Final = "at least once"
+
+#: URL scheme, without what comes before or behind `redis` -> what to look at when the ledger is out of reach.
+_TO_CHECK: Final = {
+    "redis": (
+        "check the address and port, that VPC and security group let this machine in, TLS (rediss:// with it, redis:// "
+        "without), user and password"
+    ),
+    "postgres": (
+        "check the address, port and database, that VPC and security group let this machine in, TLS (sslmode), "
+        "user and password"
+    ),
+    "dynamodb": (
+        "check the region, the table's name, the credentials, and that VPC endpoint and security group let this "
+        "machine in over TLS"
+    ),
+}
+#: The same -> where a handler's transaction writes.
+_WRITES_IN: Final = {
+    "sqlite": "the ledger's SQLite file",
+    "postgres": "the ledger's Postgres database",
+    "dynamodb": "DynamoDB",
+}
+
+
+class Promise(msgspec.Struct, frozen=True, kw_only=True):
+    """What an installation promises to one handler."""
+
+    handler: str
+    promise: str
+    #: What it loses by findings; the sentence says the rest of why.
+    weakened_by: list[str]
+    sentence: str
+
+
+def is_right(findings: Iterable[Finding]) -> bool:
+    """Tell whether nothing must be changed; warnings are allowed."""
+    return all(finding.level is not Level.WRONG for finding in findings)
+
+
+def together(general: Sequence[Finding], own: Sequence[Finding]) -> list[Finding]:
+    """Join what holds for every ledger with what one found by itself, which knows better where both are content."""
+    known = {finding.subject for finding in own}
+    return [*(one for one in general if one.level is not Level.GOOD or one.subject not in known), *own]
+
+
+# --- findings ----------------------------------------------------------------------------------------
+
+
+def unreachable(scheme: str, error: str) -> Finding:
+    """Say what to look at when the ledger does not answer."""
+    return Finding(level=Level.WRONG, subject="connection", found=error, fix=_of(scheme, _TO_CHECK))
+
+
+def refused(error: str) -> Finding:
+    """Repeat why the ledger must not be used like this; the error says what to do."""
+    return Finding(level=Level.WRONG, subject="ledger", found=error)
+
+
+def unexamined() -> Finding:
+    """Admit that a ledger cannot look at its own settings: silence would read as praise."""
+    return Finding(
+        level=Level.WARNING,
+        subject="ledger",
+        found="it cannot look at its own settings, so they are not judged here",
+        fix="give it an `examine`, as oncebridge.ledgers.protocol.Examines says",
+    )
+
+
+def latency(round_trips_us: Sequence[int], lease_seconds: float) -> Finding:
+    """Judge how far away the ledger is: each event waits for it at least twice."""
+    middle_us = median(round_trips_us)
+    found = f"{middle_us / 1000:.2f} ms, the median of {len(round_trips_us)} reads"
+    if middle_us * ROUND_TRIPS_PER_LEASE > lease_seconds * 1_000_000:
+        return Finding(
+            level=Level.WRONG,
+            subject="latency",
+            found=f"{found}; a lease of {lease_seconds:g} s runs out before it can be extended",
+            fix=f"raise lease_seconds to {ROUND_TRIPS_PER_LEASE} times that or more",
+            weakens="claims run out while their handlers work",
+        )
+    if middle_us > SLOW_US:
+        fix = "run workers and ledger in one region; larger batches help too"
+        return Finding(level=Level.WARNING, subject="latency", found=f"{found}; each event waits twice", fix=fix)
+    return Finding(level=Level.GOOD, subject="latency", found=found)
+
+
+def secret(*, given: bool) -> Finding:
+    """Say which secret the keys are made with; that it is the right one has been checked by opening."""
+    found = "from the settings, the one that the ledger was first opened with" if given else "the ledger keeps its own"
+    return Finding(level=Level.GOOD, subject="secret", found=found)
+
+
+def permissions(error: str | None) -> Finding:
+    """Judge a try to write that changes nothing."""
+    if error is None:
+        return Finding(level=Level.GOOD, subject="permissions", found="may read and write")
+    return Finding(
+        level=Level.WRONG,
+        subject="permissions",
+        found=f"may not write: {error}",
+        fix="let this user read and write what belongs to the ledger",
+    )
+
+
+def retention(retention_days: float, queue_retention_days: float) -> Finding:
+    """Judge how long events are remembered by how late a delivery may come."""
+    chain_days = GENESYS_DAYS + EVENTBRIDGE_DAYS + queue_retention_days
+    whole_days = chain_days + DEAD_LETTER_QUEUE_DAYS
+    chain = (
+        f"retries may come for {chain_days:g} days (Genesys {GENESYS_DAYS} + EventBridge {EVENTBRIDGE_DAYS} + "
+        f"queue {queue_retention_days:g})"
+    )
+    if retention_days <= chain_days:
+        return Finding(
+            level=Level.WRONG,
+            subject="retention",
+            found=f"{retention_days:g} days, but {chain}",
+            fix=f"set retention_days to more than {chain_days:g}; {whole_days:g} covers a dead-letter queue too",
+            weakens=f"events are forgotten after {retention_days:g} days, before their last retry may come",
+        )
+    if retention_days < whole_days:
+        return Finding(
+            level=Level.WARNING,
+            subject="retention",
+            found=(
+                f"{retention_days:g} days; {chain}, and a message moved back from a dead-letter queue up to "
+                f"{DEAD_LETTER_QUEUE_DAYS} days later still"
+            ),
+            fix=f"set retention_days to {whole_days:g} or more, or move back nothing older than that",
+            weakens=f"a message moved back from a dead-letter queue after {retention_days:g} days is fresh again",
+        )
+    found = f"{retention_days:g} days; {chain}, from a dead-letter queue for {whole_days:g}"
+    return Finding(level=Level.GOOD, subject="retention", found=found)
+
+
+# --- the promise -------------------------------------------------------------------------------------
+
+
+def promises(
+    handlers: Iterable[Handler], scheme: str, findings: Sequence[Finding], *, transactions: bool
+) -> list[Promise]:
+    """Say what each handler can rely on; without any, what any handler could.
+
+    Args:
+        handlers: As registered.
+
+        scheme: Of the ledger's URL.
+
+        findings: What weakens the promise, and how badly.
+
+        transactions: Whether the ledger can settle in a handler's own transaction.
+
+    """
+    named = [(handler.name, handler.wants_transaction) for handler in handlers]
+    if not named and transactions:
+        named = [("a handler with the parameter `transaction`", True), ("any other handler", False)]
+    return [_promise(name, scheme, findings, exact=exact) for name, exact in named or [("any handler", False)]]
+
+
+def no_promises(handlers: Iterable[Handler]) -> list[Promise]:
+    """Say what holds while the ledger does not answer, or refuses to."""
+    why = "no promise, because the ledger cannot be used; nothing is acknowledged until it can, so nothing is lost"
+    names = [handler.name for handler in handlers] or ["any handler"]
+    return [Promise(handler=name, promise="none", weakened_by=[], sentence=f"{name}: {why}") for name in names]
+
+
+def _promise(handler: str, scheme: str, findings: Sequence[Finding], *, exact: bool) -> Promise:
+    weakened_by = [finding.weakens for finding in findings if finding.weakens]
+    broken = any(finding.weakens and finding.level is Level.WRONG for finding in findings)
+    promise = EXACTLY_ONCE if exact and not broken else AT_LEAST_ONCE
+    if not exact:
+        crash = "a crash between its effect and the end of its claim repeats the effect"
+        why = f"because {_joined([crash, *weakened_by])}"
+        why += "; effectively once where the receiver honours event.key as an idempotency key"
+    elif broken:
+        why = f"not exactly once in spite of its transaction, because {_joined(weakened_by)}"
+    else:
+        why = f"because what it writes through `transaction`, in {_of(scheme, _WRITES_IN)}, is committed together "
+        why += "with the end of its claim"
+        why += f"; not beyond doubt, because {_joined(weakened_by)}" if weakened_by else ""
+    sentence = f"{handler}: {promise}, {why}"
+    return Promise(handler=handler, promise=promise, weakened_by=weakened_by, sentence=sentence)
+
+
+def _joined(reasons: Sequence[str]) -> str:
+    return ", and because ".join(reasons)
+
+
+def _of(scheme: str, table: dict[str, str]) -> str:
+    """Look a scheme up: `rediss+cluster` is a redis, `postgresql` a postgres."""
+    return next((text for name, text in table.items() if scheme.startswith(name)), "")

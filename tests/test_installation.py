@@ -1,0 +1,177 @@
+"""Whether an installation is right, and what it promises: rules on findings, without any ledger."""
+
+import pytest
+
+from oncebridge.diagnosis import installation
+from oncebridge.handlers import Handlers
+from oncebridge.ledgers import SCHEMES
+from oncebridge.ledgers.protocol import Finding, Level
+
+GOOD = Finding(level=Level.GOOD, subject="a", found="fine")
+WARNING = Finding(level=Level.WARNING, subject="b", found="so-so", weakens="the moon is full")
+WRONG = Finding(level=Level.WRONG, subject="c", found="bad", weakens="the ledger forgets")
+HARMLESS = Finding(level=Level.WRONG, subject="d", found="bad, but not for the promise")
+
+
+@pytest.fixture
+def handlers():
+    """Register a handler with a transaction, and one without."""
+    both = Handlers()
+    both.add("*", lambda event, transaction: None, name="crm:put")
+    both.add("*", lambda event: None, name="crm:send")
+    return both
+
+
+def promised(*findings, handlers=(), scheme="sqlite", transactions=True):
+    """Return the promises, by handler."""
+    made = installation.promises(handlers, scheme, findings, transactions=transactions)
+    return {promise.handler: promise for promise in made}
+
+
+# --- findings ---------------------------------------------------------------------------------------------------
+
+
+def test_warnings_are_allowed():
+    """An installation is right unless something is wrong."""
+    assert installation.is_right([])
+    assert installation.is_right([GOOD, WARNING])
+    assert not installation.is_right([GOOD, WARNING, HARMLESS])
+
+
+def test_a_ledger_that_looked_itself_knows_better():
+    """What is fine in general gives way to a ledger's own finding of that subject; what is not fine stays."""
+    own = Finding(level=Level.GOOD, subject="a", found="fine, and here is why")
+    other = Finding(level=Level.GOOD, subject="b", found="fine by me")
+    assert installation.together([GOOD, WARNING], [own, other]) == [WARNING, own, other]
+    assert installation.together([GOOD, WARNING], []) == [GOOD, WARNING]
+
+
+@pytest.mark.parametrize(
+    ("days", "queue_days", "level"),
+    [
+        (30, 4, Level.GOOD),  # the defaults
+        (23, 4, Level.GOOD),
+        (22.9, 4, Level.WARNING),
+        (9.1, 4, Level.WARNING),
+        (9, 4, Level.WRONG),  # the last retry may come just then
+        (0, 4, Level.WRONG),
+        (5, 0, Level.WRONG),
+        (5.1, 0, Level.WARNING),
+        (19, 0, Level.GOOD),
+        (30, 14, Level.WARNING),
+        (33, 14, Level.GOOD),
+        (19, 14, Level.WRONG),
+    ],
+)
+def test_retention_is_longer_than_the_retries_in_front(days, queue_days, level):
+    """Events are remembered for longer than Genesys, EventBridge and the queue try, and a dead-letter queue keeps."""
+    found = installation.retention(days, queue_days)
+    assert found.level is level
+    assert bool(found.weakens) is bool(found.fix) is (level is not Level.GOOD)
+
+
+def test_a_short_retention_is_told_in_numbers():
+    """Whoever must change the retention is told what it is, what is added up, and what to set."""
+    found = installation.retention(7, 6)
+    assert "7 days" in found.found
+    assert "11 days (Genesys 4 + EventBridge 1 + queue 6)" in found.found
+    assert "retention_days to more than 11" in found.fix
+    assert "25" in found.fix
+    assert "dead-letter queue" in installation.retention(12, 6).found
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "lease_seconds", "level"),
+    [
+        ([1, 1, 1, 1, 900], 30, Level.GOOD),  # one slow answer says nothing
+        ([900, 80, 80, 80, 1], 30, Level.WARNING),
+        ([20] * 5, 0.1, Level.WRONG),
+        ([20] * 5, 0.2, Level.GOOD),
+        ([4000] * 5, 30, Level.WRONG),
+    ],
+)
+def test_latency_is_judged_by_the_median_and_by_the_lease(times_ms, lease_seconds, level):
+    """A ledger far away is a warning; one so far that claims run out before they are extended is wrong."""
+    assert installation.latency([ms * 1000 for ms in times_ms], lease_seconds).level is level
+
+
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme not in ("memory", "sqlite")])
+def test_a_server_out_of_reach_names_what_to_check(scheme):
+    """A refused or timed-out connection is wrong, and leads to address, network, TLS and who one is."""
+    found = installation.unreachable(scheme, "connection refused")
+    assert (found.level, found.found) == (Level.WRONG, "connection refused")
+    for word in ("VPC", "security group", "TLS"):
+        assert word in found.fix
+    assert "credentials" in found.fix if scheme == "dynamodb" else "address" in found.fix and "password" in found.fix
+
+
+def test_a_file_out_of_reach_is_no_matter_of_the_network():
+    """For a file, the error itself says what to do."""
+    assert installation.unreachable("sqlite", "disk full; make room").fix == ""
+
+
+# --- the promise ------------------------------------------------------------------------------------------------
+
+
+def test_a_handler_with_the_transaction_has_exactly_once(handlers):
+    """What is written in the transaction that settles takes effect exactly once; anything else at least once."""
+    promises = promised(GOOD, handlers=handlers)
+    assert {name: promise.promise for name, promise in promises.items()} == {
+        "crm:put": "exactly once",
+        "crm:send": "at least once",
+    }
+    assert "SQLite file" in promises["crm:put"].sentence
+    assert "effectively once where the receiver honours event.key" in promises["crm:send"].sentence
+    assert "effectively" not in promises["crm:put"].sentence
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "postgres", "postgresql", "dynamodb"])
+def test_the_promise_says_where_the_transaction_writes(scheme, handlers):
+    """Exactly once holds in one place, which the sentence names."""
+    sentence = promised(handlers=handlers, scheme=scheme)["crm:put"].sentence
+    assert scheme[:6].lower() in sentence.lower()
+
+
+def test_something_wrong_breaks_exactly_once(handlers):
+    """A wrong finding that weakens the promise leaves at least once, with its reason."""
+    promise = promised(GOOD, WRONG, handlers=handlers)["crm:put"]
+    assert promise.promise == "at least once"
+    assert promise.weakened_by == ["the ledger forgets"]
+    assert promise.sentence.endswith("because the ledger forgets")
+
+
+def test_a_warning_leaves_a_doubt(handlers):
+    """A warning that weakens the promise lets it stand, with its reason."""
+    promise = promised(WARNING, handlers=handlers)["crm:put"]
+    assert promise.promise == "exactly once"
+    assert promise.sentence.endswith("not beyond doubt, because the moon is full")
+
+
+def test_what_does_not_weaken_the_promise_is_not_in_it(handlers):
+    """A finding without such a reason changes no promise, however wrong it is."""
+    assert promised(HARMLESS, GOOD, handlers=handlers) == promised(handlers=handlers)
+
+
+@pytest.mark.parametrize("name", ["crm:put", "crm:send"])
+def test_every_reason_is_given(name, handlers):
+    """Each sentence is one sentence about its handler, and names every reason once."""
+    promise = promised(WARNING, GOOD, WRONG, handlers=handlers)[name]
+    assert promise.weakened_by == ["the moon is full", "the ledger forgets"]
+    assert promise.sentence.startswith(f"{name}: at least once, ")
+    assert [promise.sentence.count(reason) for reason in promise.weakened_by] == [1, 1]
+    assert "\n" not in promise.sentence
+
+
+def test_without_handlers_any_handler_is_spoken_of():
+    """With none named, there is a sentence for each kind that the ledger allows."""
+    assert [promise.promise for promise in promised().values()] == ["exactly once", "at least once"]
+    (only,) = promised(scheme="redis", transactions=False).values()
+    assert (only.handler, only.promise) == ("any handler", "at least once")
+
+
+def test_no_ledger_no_promise(handlers):
+    """While the ledger does not answer nothing is promised but that nothing is lost."""
+    assert [promise.handler for promise in installation.no_promises(handlers)] == ["crm:put", "crm:send"]
+    (only,) = installation.no_promises([])
+    assert (only.handler, only.promise) == ("any handler", "none")
+    assert "nothing is lost" in only.sentence
