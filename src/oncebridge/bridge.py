@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.handlers import Handlers
+from oncebridge.intake.asking import ledger_breaker, reaching
 from oncebridge.intake.flow import Flow
 from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
@@ -45,6 +46,7 @@ class Bridge:
         self._profiles = Profiles(self.settings.profiles)
         self._telemetry = telemetry or Telemetry()
         self._clock = clock or SystemClock()
+        self._breaker = ledger_breaker(self._clock)
         self._flow: Flow | None = None
         self._opening = threading.Lock()
         self._stopping = threading.Event()
@@ -97,8 +99,10 @@ class Bridge:
     def process_many(self, raws: Iterable[bytes | str | dict[str, Any]]) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order.
 
-        Raises only when the ledger is out of reach (`LedgerUnavailable`, `LedgerRefused`): then nothing that
-        was not settled may be acknowledged.
+        Raises only when the ledger is out of reach (`LedgerUnavailable`), or refuses (`LedgerRefused`): then nothing
+        of this batch may be acknowledged. What was settled before that is a duplicate when the batch comes again;
+        in the books all of it is still retrying. While the ledger stays out of reach further calls raise at once,
+        without asking it, but for one now and then that looks whether it is back.
         """
         batch = list(raws)
         self.books.receive(len(batch))
@@ -114,7 +118,8 @@ class Bridge:
             return self._flow
 
     def _make_flow(self) -> Flow:
-        secret = self.ledger.open(self.settings.secret)
+        with reaching(self._breaker):
+            secret = self.ledger.open(self.settings.secret)
         return Flow(
             self.ledger,
             secret,
@@ -123,11 +128,15 @@ class Bridge:
             settings=self.settings,
             telemetry=self._telemetry,
             clock=self._clock,
+            breaker=self._breaker,
             stopping=self._stopping,
         )
 
     def stop(self) -> None:
-        """Let running handlers finish, give back what was not tried, take nothing more. Safe in signal handlers."""
+        """Let running handlers finish, give back what was not tried, take nothing more. Safe in signal handlers.
+
+        An effect that is done is still settled. While the ledger is out of reach that is tried until the lease is over.
+        """
         # In a thread: a signal may have interrupted this one just while it held the event's lock, waiting.
         setter = threading.Thread(target=self._stopping.set, name="oncebridge-stop", daemon=True)
         setter.start()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FILE_NAME: Final = "oncebridge.toml"
 DEFAULT_LEDGER: Final = "sqlite:///oncebridge.db"
+TIMES_MAX: Final = 8  # in one body; ledgers keep all of them for each entity
 SECRET_BYTES_MIN: Final = 16
 SECRET_BYTES_MAX: Final = 64  # as much as the hash takes
 
@@ -314,6 +315,13 @@ def _read_fields(value: Any) -> tuple[Field, ...]:
     return tuple(_read_field(item) for item in (value if isinstance(value, list) else [value]))
 
 
+def _read_times(value: Any) -> tuple[Field, ...]:
+    fields = _read_fields(value)
+    if len(fields) > TIMES_MAX:
+        raise ValueError
+    return fields
+
+
 def _read_paths(value: Any) -> tuple[Field, ...]:
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str) and _PATH.fullmatch(item) for item in items):
@@ -323,11 +331,12 @@ def _read_paths(value: Any) -> tuple[Field, ...]:
 
 _FIELD: Final = Check("a JMESPath expression such as data.id", _read_field)
 _FIELDS: Final = Check("a JMESPath expression such as data.id, or a list of them", _read_fields)
+_TIMES: Final = Check(f"a JMESPath expression such as data.at, or a list of up to {TIMES_MAX}", _read_times)
 _PATHS: Final = Check("a path such as data.updatedAt or participants[].score, or a list of them", _read_paths)
 _PROFILE: Final = {
     "kind": Check("fact, state or sample", Kind),
     "entity": _FIELDS,
-    "time": _FIELDS,
+    "time": _TIMES,
     "explicit_id": _FIELD,
     "version": _FIELD,
     "exclude": _PATHS,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from oncebridge.cli import dead, demo, doctor, explain, find, migrate, process, purge, simulate
-from oncebridge.cli.output import say_error
+from oncebridge.cli.output import say, say_error
 from oncebridge.cli.wiring import EXIT_AGAIN
-from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
+from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
 from oncebridge.telemetry import JSONFormatter, logger
 
 if TYPE_CHECKING:
@@ -56,6 +57,18 @@ def options(
     handler.setFormatter(JSONFormatter())
     logger.addHandler(handler)
     logger.setLevel(levels[log_level.upper()])
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: object) -> None:
+    """Tell the person what a ledger warns of; a warning for programmers goes the usual way."""
+    if issubclass(category, LedgerWarning):
+        say(f"warning: {message}")
+    else:
+        _usual_warning(message, category, *where)  # type: ignore[arg-type]
+
+
+_usual_warning = warnings.showwarning
 
 
 def run() -> int:

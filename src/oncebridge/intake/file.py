@@ -19,7 +19,7 @@ import msgspec
 
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.intake.results import Result
-from oncebridge.intake.tasks import stopped
+from oncebridge.intake.tasks import out_of_reach, stopped
 from oncebridge.intake.unwrap import WRAPPER_BYTES_MAX, unwrap
 from oncebridge.retry import RetryPolicy
 
@@ -36,7 +36,7 @@ WAITING_MAX: Final = 1000  # beyond that, what waits is worked off before more i
 BUSY_POLL_US: Final = 100_000
 INPUT_POLL_SECONDS: Final = 0.1
 CHUNK_BYTES: Final = 1_048_576
-OUTAGE_PATIENCE_US: Final = 60_000_000
+OUTAGE_PATIENCE_US: Final = 60_000_000  # of an outage in which nothing is settled
 _OUTAGE_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
 
 
@@ -164,17 +164,27 @@ class FileRun:
         return self._exhausted and not self._waiting and self.unread is None
 
     def results(self, deliveries: Iterator[bytes | None]) -> Iterator[tuple[int, Result]]:
-        """Yield what became of each delivery, numbered from 1, in order of arrival."""
-        while (self._waiting or not self._exhausted) and not self._flow.stopping.is_set():
-            batch = self._take(deliveries)
-            if batch:
-                self._work_off(batch)
-                yield from self._in_order()
-            elif self._exhausted and self._waiting:
-                self._flow.clock.wait(self._flow.stopping, max(0, self._waiting[0].due_us - self._now_us()) / 1_000_000)
+        """Yield what became of each delivery, numbered from 1, in order of arrival.
+
+        Raises `LedgerUnavailable` after an outage that lasts too long, or during which the flow is told to stop.
+        """
+        outage: LedgerUnavailable | None = None
+        try:
+            while (self._waiting or not self._exhausted) and not self._flow.stopping.is_set():
+                batch = self._take(deliveries)
+                if batch:
+                    self._work_off(batch)
+                    yield from self._in_order()
+                elif self._exhausted and self._waiting:
+                    wait_us = max(0, self._waiting[0].due_us - self._now_us())
+                    self._flow.clock.wait(self._flow.stopping, wait_us / 1_000_000)
+        except LedgerUnavailable as error:
+            outage = error
         for one in self._waiting:  # stopped: what has no column in the books is still retrying
             self._last.setdefault(one.n, stopped(one.delivery.tasks[0]))
         yield from sorted(self._last.items())
+        if outage is not None:
+            raise outage
 
     def _take(self, deliveries: Iterator[bytes | None]) -> list[Numbered]:
         """Take what is due again, and new deliveries unless too many wait; in order of arrival."""
@@ -206,17 +216,28 @@ class FileRun:
 
     def _work_off(self, batch: list[Numbered]) -> None:
         batch = self._hold_back(batch)
-        self._through_outages([delivery for _, delivery in batch])
+        try:
+            self._through_outages([delivery for _, delivery in batch])
+        except LedgerUnavailable:
+            for n, delivery in batch:
+                self._note(n, delivery.result if delivery.is_over else out_of_reach(delivery.tasks[0]))
+            raise
         now_us = self._now_us()
         for n, delivery in batch:
-            result = self._last[n] = delivery.result
+            result = delivery.result
+            self._note(n, result)
             if result.acknowledged:
-                self._books.enter(result.column)
-            elif result.outcome is None:  # busy: what comes behind it must not overtake it
+                continue
+            if result.outcome is None:  # busy: what comes behind it must not overtake it
                 due_us = now_us + min(result.again_in_us, BUSY_POLL_US)
                 heapq.heappush(self._waiting, _Waiting(due_us, n, delivery, delivery.entities))
             else:
                 heapq.heappush(self._waiting, _Waiting(now_us + result.again_in_us, n, delivery, frozenset()))
+
+    def _note(self, n: int, result: Result) -> None:
+        self._last[n] = result
+        if result.acknowledged:
+            self._books.enter(result.column)
 
     def _hold_back(self, batch: list[Numbered]) -> list[Numbered]:
         """Let deliveries wait whose entity an earlier one waits for, so that it is not stale when its turn comes."""
@@ -235,19 +256,25 @@ class FileRun:
         return free
 
     def _through_outages(self, deliveries: list[Delivery]) -> None:
-        """Work a batch off, with patience while the ledger is out of reach."""
-        give_up_us = self._now_us() + OUTAGE_PATIENCE_US
-        attempt = 1
+        """Work a batch off, with patience while the ledger is out of reach; nothing more is read meanwhile."""
+        left, since_us, attempt = len(deliveries) + 1, 0, 1
         while True:
             try:
                 return self._flow.work_off(deliveries)
             except LedgerUnavailable as error:
-                if attempt == 1:
+                still_left = sum(not delivery.is_over for delivery in deliveries)
+                if still_left < left:  # the first time, or it was back in between: a new outage
+                    left, since_us, attempt = still_left, self._now_us(), 1
                     self._on_outage(str(error))
-                wait_seconds = _OUTAGE_BACKOFF.delay_seconds(attempt)
-                if self._now_us() >= give_up_us or self._flow.clock.wait(self._flow.stopping, wait_seconds):
+                if not self._waited_out(attempt, since_us + OUTAGE_PATIENCE_US):
                     raise
                 attempt += 1
+
+    def _waited_out(self, attempt: int, give_up_us: int) -> bool:
+        """Wait until the ledger may be asked again; False if patience is over, or the flow is told to stop."""
+        left_us = give_up_us - self._now_us()
+        wait_us = max(self._flow.breaker.again_in_us, int(_OUTAGE_BACKOFF.delay_seconds(attempt) * 1_000_000))
+        return left_us > 0 and not self._flow.clock.wait(self._flow.stopping, min(wait_us, left_us) / 1_000_000)
 
     def _in_order(self) -> Iterator[tuple[int, Result]]:
         while self._next in self._last and self._last[self._next].acknowledged:

@@ -1,4 +1,4 @@
-"""The one flow that every delivery takes: parse, identify, claim, handle, settle.
+"""The one flow that every delivery takes: read, ask, handle, settle.
 
 A batch is worked off in rounds. A round asks for each event and each entity once, in one call, and works
 off what it was granted before the next: so a batch gets the verdicts that its deliveries would get one at a
@@ -7,18 +7,18 @@ time. Whatever is busy is waited for only when nothing is held.
 
 from __future__ import annotations
 
-import secrets
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from oncebridge.claim import Answer, Ask, Claim, Letter, Outcome, Verdict
-from oncebridge.errors import LedgerUnavailable, Unreadable
-from oncebridge.event import parse
-from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, key_text, named_event, unreadable_key
+from oncebridge.claim import Answer, Claim, Letter, Outcome, Verdict
+from oncebridge.errors import LedgerUnavailable
+from oncebridge.identity import key_text
+from oncebridge.intake.asking import Asking
 from oncebridge.intake.keeper import Held, Keeper
+from oncebridge.intake.reading import Reader
 from oncebridge.intake.results import Result, reason_for
 from oncebridge.intake.settling import Settling
 from oncebridge.intake.tasks import (
@@ -33,23 +33,21 @@ from oncebridge.intake.tasks import (
     names,
     result_from,
     stopped,
-    unhandled,
 )
 from oncebridge.intake.work import Ended, Work, check_transaction
-from oncebridge.strict_json import as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from oncebridge.breaker import Breaker
     from oncebridge.clock import Clock
-    from oncebridge.handlers import Handler, Handlers
+    from oncebridge.handlers import Handlers
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
     from oncebridge.topics import Profiles
 
 POLL_US: Final = 50_000  # how often a busy event is asked for again
-CLAIM_TRIES: Final = 3  # a claim is repeated under its nonce, so a lost reply does no harm
 
 
 class Flow:
@@ -65,21 +63,23 @@ class Flow:
         settings: Settings,
         telemetry: Telemetry,
         clock: Clock,
-        stopping: threading.Event | None = None,
+        breaker: Breaker,
+        stopping: threading.Event,
     ) -> None:
         """Take the parts; nothing is started before there is work."""
         self.ledger = ledger
         self.secret = secret
         self.clock = clock
-        self._handlers = handlers
-        self._profiles = profiles
+        self.breaker = breaker
+        self.stopping = stopping
         self._settings = settings
         self._telemetry = telemetry
         self._lease_us = int(settings.lease_seconds * 1_000_000)
         timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
-        self._keeper = Keeper(ledger, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
+        self._reader = Reader(secret, handlers=handlers, profiles=profiles, replays_anew=settings.replays_anew)
+        self._asking = Asking(ledger, breaker, clock, lease_us=self._lease_us, stopping=stopping)
+        self._keeper = Keeper(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)
-        self.stopping = stopping or threading.Event()
         for handler in handlers:
             check_transaction(handler, ledger)
 
@@ -88,6 +88,10 @@ class Flow:
         deliveries = [self.read(raw) for raw in raws]
         self.work_off(deliveries, busy_wait_seconds=self._settings.busy_wait_seconds)
         return [delivery.result for delivery in deliveries]
+
+    def read(self, raw: Any) -> Delivery:
+        """Parse and identify one delivery, and find the handlers that take it."""
+        return self._reader.read(raw)
 
     def work_off(self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0) -> None:
         """Bring deliveries to a result; those that have one are tried again unless it is for good."""
@@ -100,53 +104,6 @@ class Flow:
         """End what runs in the background."""
         self._keeper.close()
         self._work.close()
-
-    # --- parse and identify --------------------------------------------------------------------------
-
-    def read(self, raw: Any) -> Delivery:
-        """Parse and identify one delivery, and find the handlers that take it."""
-        try:
-            event = parse(raw)
-        except Unreadable as error:
-            return Delivery(tasks=[self._unreadable(raw, error)])
-        profile = self._profiles.of(event)
-        identity = identify(event, profile, self.secret, replays_anew=self._settings.replays_anew)
-        named = named_event(event, identity)
-        ask = Ask(
-            key=identity.key,
-            envelope=event.envelope.id,
-            content=identity.content,
-            entity=identity.entity,
-            state=identity.state,
-            moment=identity.moment,
-            echo_window_ns=profile.echo_window_ms * NS_PER_MS,
-            stale=profile.stale,
-            topic=event.topic,
-            time_ms=identity.time_ms,
-            shared_ms=identity.shared_ms,
-            conversation=identity.conversation,
-            user=identity.user,
-        )
-        tasks = [
-            Task(ask=self._for_handler(ask, handler), raw=event.raw, event=named, handler=handler)
-            for handler in self._handlers.of(event.topic, event.topic_name)
-        ]
-        return Delivery(tasks=tasks, unhandled=None if tasks else unhandled(named))
-
-    def _for_handler(self, ask: Ask, handler: Handler) -> Ask:
-        """Give a named handler entities of its own: it may be behind or ahead of the others."""
-        if not handler.name:
-            return ask
-        entity = None if ask.entity is None else digest(self.secret, b"entity", (ask.entity, handler.name.encode()))
-        return replace(ask, handler=handler.name, entity=entity)
-
-    def _unreadable(self, raw: Any, error: Unreadable) -> Task:
-        try:
-            data = as_bytes(raw)
-        except Unreadable:
-            data = _shown(raw)
-        ask = Ask(key=unreadable_key(self.secret, data), envelope=error.envelope_id)
-        return Task(ask=ask, raw=data, bury=f"unreadable: {error}", reported=Verdict.DEAD)
 
     # --- rounds --------------------------------------------------------------------------------------
 
@@ -189,7 +146,7 @@ class Flow:
         granted: list[Task] = []
         apart: list[Task] = []
         busy: list[Task] = []
-        for task, answer in zip(tasks, self._claim(tasks, alone=alone), strict=True):
+        for task, answer in zip(tasks, self._asking.claim(tasks, alone=alone), strict=True):
             self._sort(task, answer, granted, apart, busy)
         self._work_off_granted(granted)
         for task in apart:
@@ -199,7 +156,7 @@ class Flow:
     def _one_alone(self, task: Task, busy: list[Task]) -> None:
         """Claim by itself, just before its handler starts, an event whose last claim ran out."""
         granted: list[Task] = []
-        (answer,) = self._claim([task], alone=True)
+        (answer,) = self._asking.claim([task], alone=True)
         self._sort(task, answer, granted, [], busy)
         self._work_off_granted(granted)
 
@@ -214,29 +171,9 @@ class Flow:
         elif answer.verdict is Verdict.BUSY:
             busy.append(task)
         elif answer.verdict is Verdict.CONFLICT:
-            self._turn_into_conflict(task)
+            self._reader.turn_into_conflict(task)
         else:
             task.result = result_from(task, answer)
-
-    def _turn_into_conflict(self, task: Task) -> None:
-        """Let a conflict go on as a dead letter under its identity and content."""
-        key = conflict_key(self.secret, task.ask.key, task.ask.content)
-        task.ask = replace(task.ask, key=key, entity=None, state=None, shared_ms=None)
-        task.bury, task.reported = "conflict: its id came before with other content", Verdict.CONFLICT
-
-    def _claim(self, tasks: list[Task], *, alone: bool) -> list[Answer]:
-        asks = [replace(task.ask, alone=True) if alone else task.ask for task in tasks]
-        asked_us = self.clock.monotonic_us()
-        for task in tasks:
-            task.asked_us = asked_us
-        nonce = secrets.token_bytes(8)
-        for attempt in range(1, CLAIM_TRIES + 1):
-            try:
-                return self.ledger.claim(asks, nonce=nonce, lease_us=self._lease_us)
-            except LedgerUnavailable:
-                if attempt == CLAIM_TRIES or self.clock.wait(self.stopping, POLL_US / 1_000_000):
-                    raise
-        raise AssertionError
 
     # --- handle and settle ---------------------------------------------------------------------------
 
@@ -244,23 +181,36 @@ class Flow:
         if not tasks:
             return
         helds = [Held(claim_of(task), task.asked_us + self._lease_us) for task in tasks]
-        settling = Settling(self.ledger, self.clock, within_us=int(self._settings.settle_within_seconds * 1_000_000))
+        within_us = int(self._settings.settle_within_seconds * 1_000_000)
+        settling = Settling(self.ledger, self.breaker, self.clock, within_us=within_us)
         self._keeper.watch(helds)
         try:
-            if self._settings.concurrency > 1 and len(tasks) > 1:
-                with ThreadPoolExecutor(self._settings.concurrency, "oncebridge-handler") as pool:
-                    for done in [pool.submit(self._handle, *pair, settling) for pair in zip(tasks, helds, strict=True)]:
-                        done.result()
-            else:
-                for task, held in zip(tasks, helds, strict=True):
-                    self._handle(task, held, settling)
+            self._handle_each(tasks, helds, settling)
             settling.flush()
-        except BaseException:
+        except BaseException as error:
             # Give back what was not tried; if that fails too, the leases run out.
-            settling.release([held for task, held in zip(tasks, helds, strict=True) if task.result is None])
+            untried = [held for task, held in zip(tasks, helds, strict=True) if task.result is None]
+            settling.release(untried, patiently=isinstance(error, LedgerUnavailable))
             raise
         finally:
             self._keeper.forget(helds)
+
+    def _handle_each(self, tasks: list[Task], helds: list[Held], settling: Settling) -> None:
+        pairs = list(zip(tasks, helds, strict=True))
+        if self._settings.concurrency == 1 or len(tasks) == 1:
+            for task, held in pairs:
+                self._handle(task, held, settling)
+            return
+        with ThreadPoolExecutor(self._settings.concurrency, "oncebridge-handler") as pool:
+            running = [pool.submit(self._handle, task, held, settling) for task, held in pairs]
+            try:
+                wait(running, return_when=FIRST_EXCEPTION)
+            finally:
+                # After a failure no other handler starts; those that run are waited for.
+                pool.shutdown(cancel_futures=True)
+        for handled in running:
+            if not handled.cancelled():
+                handled.result()
 
     def _handle(self, task: Task, held: Held, settling: Settling) -> None:
         """Bring one granted task to its end."""
@@ -306,11 +256,3 @@ class Flow:
         if ended.outcome is Outcome.DEAD:
             letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
         settling.add(held, ended.outcome, ended.again_in_us, letter, report, took_us=now_us - started_us)
-
-
-def _shown(raw: object) -> bytes:
-    """Write what is no JSON as well as it can be written, to know it again."""
-    try:
-        return repr(raw).encode(errors="backslashreplace")
-    except Exception:  # noqa: BLE001 - too deep, or an object of the caller's that cannot be shown
-        return f"<{type(raw).__name__}>".encode()

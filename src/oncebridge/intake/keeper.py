@@ -12,6 +12,7 @@ from oncebridge.errors import LedgerUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from oncebridge.breaker import Breaker
     from oncebridge.claim import Claim
     from oncebridge.clock import Clock
     from oncebridge.ledgers.protocol import Ledger
@@ -32,9 +33,12 @@ class Held(msgspec.Struct, eq=False):
 class Keeper:
     """Extends every held claim each third of a lease, until its handler's time is over and no longer."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, *, lease_us: int, handler_timeout_us: int) -> None:
+    def __init__(
+        self, ledger: Ledger, breaker: Breaker, clock: Clock, *, lease_us: int, handler_timeout_us: int
+    ) -> None:
         """Start no thread yet: most batches are over before the first tick."""
         self._ledger = ledger
+        self._breaker = breaker
         self._clock = clock
         self._lease_us = lease_us
         self._handler_timeout_us = handler_timeout_us
@@ -92,7 +96,8 @@ class Keeper:
 
     def _extend(self, helds: list[Held]) -> None:
         now_us = self._clock.monotonic_us()
-        kept = self._ledger.extend([held.claim for held in helds], lease_us=self._lease_us)
+        with self._breaker.informed_by(LedgerUnavailable):
+            kept = self._ledger.extend([held.claim for held in helds], lease_us=self._lease_us)
         for held, ok in zip(helds, kept, strict=True):
             if ok:
                 held.runs_until_us = now_us + self._lease_us

@@ -19,6 +19,7 @@ from oncebridge.retry import RetryPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from oncebridge.breaker import Breaker
     from oncebridge.clock import Clock
     from oncebridge.intake.keeper import Held
     from oncebridge.ledgers.protocol import Ledger
@@ -35,15 +36,18 @@ class _Waiting(msgspec.Struct, frozen=True):
 class Settling:
     """Collects the ends of claims and writes them in as few calls as time allows."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, *, within_us: int) -> None:
-        """Take the ledger, and how long an end may wait for others."""
+    def __init__(self, ledger: Ledger, breaker: Breaker, clock: Clock, *, within_us: int) -> None:
+        """Take the ledger and the breaker that learns from it, and how long an end may wait for others."""
         self._ledger = ledger
+        self._breaker = breaker
         self._clock = clock
         self._within_us = within_us
         self._waiting: list[_Waiting] = []
         self._oldest_us = 0
         self._lock = threading.RLock()
         self._never = threading.Event()
+        #: Whether somebody has waited in vain until the leases were over: nobody else has to.
+        self._patience_over = False
 
     def add(
         self,
@@ -65,32 +69,44 @@ class Settling:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what waits, trying for as long as its leases last."""
+        """Write what waits, trying for as long as its leases last: a stop does not end that, an effect is done."""
         with self._lock:
             if self._waiting:
-                kept = self._settle(self._waiting)  # if that raises they still wait, for `release`
-                waiting, self._waiting = self._waiting, []
-                for one, ok in zip(waiting, kept, strict=True):
-                    one.report(ok)
+                # If this raises they still wait, for `release`.
+                kept = self._patiently([one.settlement for one in self._waiting])
+                self._report(kept)
 
-    def _settle(self, waiting: list[_Waiting]) -> list[bool]:
-        settlements = [one.settlement for one in waiting]
+    def release(self, helds: list[Held], *, patiently: bool) -> None:
+        """Write what waits and give the rest back: once, or patiently if anything waits that was done."""
+        with self._lock:
+            ended = {one.settlement.claim for one in self._waiting}
+            settlements = [one.settlement for one in self._waiting]
+            settlements += [Settlement(held.claim, Outcome.RELEASE) for held in helds if held.claim not in ended]
+            settle = self._patiently if patiently and self._waiting else self._once
+            with suppress(LedgerUnavailable):
+                self._report(settle(settlements)[: len(self._waiting)])
+
+    def _patiently(self, settlements: list[Settlement]) -> list[bool]:
+        # Until the last lease is over: what ran out before is still settled if nobody took it over. Judged once,
+        # since a ledger that is half there may let claims be extended for ever.
+        give_up_us = max(one.held.runs_until_us for one in self._waiting)
         attempt = 1
         while True:
             try:
-                return self._ledger.settle(settlements)
+                return self._once(settlements)
             except LedgerUnavailable:
-                if self._clock.monotonic_us() >= min(one.held.runs_until_us for one in waiting):
+                left_us = give_up_us - self._clock.monotonic_us()
+                if left_us <= 0 or self._patience_over:
+                    self._patience_over = True
                     raise  # too late: whoever claims next repeats these under the same keys
-                self._clock.wait(self._never, _BACKOFF.delay_seconds(attempt))
+                self._clock.wait(self._never, min(_BACKOFF.delay_seconds(attempt), left_us / 1_000_000))
                 attempt += 1
 
-    def release(self, helds: list[Held]) -> None:
-        """Write what waits and give the rest back, once: for a process on its way out."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-            ended = {one.settlement.claim for one in waiting}
-            settlements = [one.settlement for one in waiting]
-            settlements += [Settlement(held.claim, Outcome.RELEASE) for held in helds if held.claim not in ended]
-            with suppress(LedgerUnavailable):
-                self._ledger.settle(settlements)
+    def _once(self, settlements: list[Settlement]) -> list[bool]:
+        with self._breaker.informed_by(LedgerUnavailable):
+            return self._ledger.settle(settlements)
+
+    def _report(self, kept: list[bool]) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one, ok in zip(waiting, kept, strict=True):
+            one.report(ok)

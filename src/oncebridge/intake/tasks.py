@@ -48,6 +48,11 @@ class Delivery(msgspec.Struct, eq=False, kw_only=True):
         return frozenset(task.ask.entity for task in self.tasks if task.ask.entity is not None)
 
     @property
+    def is_over(self) -> bool:
+        """Whether it is settled for good, at every handler."""
+        return all(is_over(task) for task in self.tasks)
+
+    @property
     def result(self) -> Result:
         """What became of it, once it was worked off."""
         return self.unhandled or joined([result_of(task) for task in self.tasks])
@@ -136,6 +141,11 @@ def unhandled(event: Event) -> Result:
 def stopped(task: Task) -> Result:
     """Make the result of a task that an orderly stop came before."""
     return Result(verdict=Verdict.FRESH, outcome=Outcome.RELEASE, reason="stopped before it was tried", **names(task))
+
+
+def out_of_reach(task: Task) -> Result:
+    """Make the result of a task that could not be brought to an end because the ledger is out of reach."""
+    return Result(verdict=Verdict.FRESH, outcome=Outcome.RELEASE, reason="the ledger is out of reach", **names(task))
 
 
 def move_of(

@@ -55,7 +55,7 @@ def check_transaction(handler: Handler, ledger: Ledger) -> None:
     if handler.wants_transaction and not isinstance(ledger, SettlesInTransaction):
         raise ConfigurationError(
             f"handler for {handler.pattern!r} asks for the transaction, which {type(ledger).__name__} does not have; "
-            "use a ledger such as sqlite:///once.db, or drop the parameter `transaction`"
+            "use a sqlite://, postgresql:// or dynamodb:// ledger, or drop the parameter `transaction`"
         )
 
 

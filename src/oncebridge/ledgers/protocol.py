@@ -98,7 +98,8 @@ class Ledger(Protocol):
         """Ask for events; return an answer for each, in order.
 
         A granted claim has a token and runs for `lease_us` microseconds by the ledger's clock. Echo and stale
-        are recorded at once. The same nonce again means the same call again, and gets the same answers.
+        are recorded at once. The same nonce, eight random bytes, again means the same call again, and gets the same
+        answers.
         """
         ...
 

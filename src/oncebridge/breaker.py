@@ -1,0 +1,151 @@
+"""The one circuit breaker: leave alone what is out of reach, and look now and then whether it is back.
+
+Closed, it lets every call through. After several failures in a row it is open, and refuses at once, so that
+nobody waits for what will not answer. When its time is over one call is let through as a probe: a success
+closes it, a failure opens it for twice as long. It has no thread, and knows time only from its clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from oncebridge.errors import OncebridgeError
+from oncebridge.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncebridge.clock import Clock
+
+OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, cap_seconds=10.0)
+
+
+class Open(OncebridgeError):
+    """The breaker is open: the call was not made. Raised inside the bridge only."""
+
+    def __init__(self, failures: int, again_in_us: int, last: str) -> None:
+        """Remember how often it failed in a row, how it failed last, and when it is tried next."""
+        super().__init__(f"failed {failures} times in a row, tried next in {again_in_us / 1e6:.1f} s: {last}")
+        self.failures = failures
+        self.again_in_us = again_in_us
+        self.last = last
+
+
+class Breaker:
+    """Guards calls to one other side; may be shared by threads."""
+
+    def __init__(self, clock: Clock, *, failures: int = 3, open_for: RetryPolicy = OPEN_FOR) -> None:
+        """Take the failures in a row that open it, and for how long: from half the policy's ceiling to all of it."""
+        self._clock = clock
+        self._limit = failures
+        self._open_for = open_for
+        self._base_us = int(open_for.base_seconds * 1_000_000)
+        # A probe that never returns is given up after this time, and the next call is one.
+        self._probe_us = int(open_for.cap_seconds * 1_000_000)
+        self._lock = threading.Lock()
+        #: In a row.
+        self._failures = 0
+        self._openings = 0  # 0: closed
+        self._again_us = 0
+        self._probing = False
+        #: Counts changes, so that the failure of a call from before the last one is known as old news.
+        self._turn = 0
+        #: In words only: an exception would keep alive whatever its frames hold.
+        self._last = ""
+
+    def __repr__(self) -> str:
+        """Show whether it is open."""
+        return f"<Breaker {'open' if self._openings else 'closed'} after {self._failures} failures in a row>"
+
+    @property
+    def again_in_us(self) -> int:
+        """How long a call would be refused from now on; 0 if one would be let through."""
+        with self._lock:
+            return self._refused_us(self._clock.monotonic_us())
+
+    @contextmanager
+    def call(self, *failures: type[Exception]) -> Iterator[None]:
+        """Guard one call: these exceptions are failures, any other end is an answer. Raises `Open` instead of calling.
+
+        An interrupt (`KeyboardInterrupt` and the like) is neither, and gives a probe back.
+        """
+        with self._informed(self._enter(), failures):
+            yield
+
+    @contextmanager
+    def informed_by(self, *failures: type[Exception]) -> Iterator[None]:
+        """Learn from a call that must be made whether or not the breaker is open."""
+        with self._lock:
+            turn = self._turn
+        with self._informed(turn, failures):
+            yield
+
+    @contextmanager
+    def _informed(self, turn: int, failures: tuple[type[Exception], ...]) -> Iterator[None]:
+        try:
+            yield
+        except failures as error:
+            self._failed(turn, str(error))
+            raise
+        except Exception:
+            self._answered()
+            raise
+        except BaseException:
+            self._interrupted(turn)
+            raise
+        self._answered()
+
+    def _enter(self) -> int:
+        """Let a call through, or raise; return the turn that it belongs to."""
+        with self._lock:
+            if self._openings:
+                now_us = self._clock.monotonic_us()
+                refused_us = self._refused_us(now_us)
+                if refused_us:
+                    raise Open(self._failures, refused_us, self._last)
+                self._probing = True
+                self._again_us = now_us + self._probe_us
+                self._turn += 1
+            return self._turn
+
+    def _refused_us(self, now_us: int) -> int:
+        if not self._openings:
+            return 0
+        left_us = max(0, self._again_us - now_us)
+        return min(left_us, self._base_us) if self._probing else left_us  # a probe is usually back much sooner
+
+    def _answered(self) -> None:
+        """Close: whoever brought the news, the other side is there."""
+        with self._lock:
+            if self._failures:
+                self._failures = self._openings = 0
+                self._probing = False
+                self._turn += 1
+                self._last = ""
+
+    def _failed(self, turn: int, words: str) -> None:
+        with self._lock:
+            if turn != self._turn:
+                return  # asked before the last change, so it says nothing about the time since
+            self._failures += 1
+            self._last = words
+            now_us = self._clock.monotonic_us()
+            waiting = self._openings and not self._probing and now_us < self._again_us
+            if not waiting and (self._openings or self._failures >= self._limit):
+                self._openings += 1
+                self._probing = False
+                self._again_us = now_us + self._draw_us()
+                self._turn += 1
+
+    def _draw_us(self) -> int:
+        """Draw how long to stay open: not all workers should look at the same moment."""
+        ceiling = self._open_for.ceiling_seconds(self._openings)
+        return int((ceiling + self._open_for.delay_seconds(self._openings)) / 2 * 1_000_000)
+
+    def _interrupted(self, turn: int) -> None:
+        with self._lock:
+            if self._probing and turn == self._turn:
+                self._probing = False
+                self._again_us = self._clock.monotonic_us()

@@ -1,0 +1,88 @@
+"""Reads deliveries: parse, identify, and ask for each handler. Nothing here knows time or a ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from oncebridge.claim import Ask, Verdict
+from oncebridge.errors import Unreadable
+from oncebridge.event import parse
+from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, named_event, unreadable_key
+from oncebridge.intake.tasks import Delivery, Task, unhandled
+from oncebridge.strict_json import as_bytes
+
+if TYPE_CHECKING:
+    from oncebridge.handlers import Handler, Handlers
+    from oncebridge.topics import Profiles
+
+
+class Reader:
+    """Turns what came in into tasks."""
+
+    def __init__(self, secret: bytes, *, handlers: Handlers, profiles: Profiles, replays_anew: bool) -> None:
+        """Take the secret for keys, and what is known of topics."""
+        self._secret = secret
+        self._handlers = handlers
+        self._profiles = profiles
+        self._replays_anew = replays_anew
+
+    def read(self, raw: Any) -> Delivery:
+        """Parse and identify one delivery, and find the handlers that take it."""
+        try:
+            event = parse(raw)
+        except Unreadable as error:
+            return Delivery(tasks=[self._unreadable(raw, error)])
+        profile = self._profiles.of(event)
+        identity = identify(event, profile, self._secret, replays_anew=self._replays_anew)
+        named = named_event(event, identity)
+        ask = Ask(
+            key=identity.key,
+            envelope=event.envelope.id,
+            content=identity.content,
+            entity=identity.entity,
+            state=identity.state,
+            moment=identity.moment,
+            echo_window_ns=profile.echo_window_ms * NS_PER_MS,
+            stale=profile.stale,
+            topic=event.topic,
+            time_ms=identity.time_ms,
+            shared_ms=identity.shared_ms,
+            conversation=identity.conversation,
+            user=identity.user,
+        )
+        tasks = [
+            Task(ask=self._for_handler(ask, handler), raw=event.raw, event=named, handler=handler)
+            for handler in self._handlers.of(event.topic, event.topic_name)
+        ]
+        return Delivery(tasks=tasks, unhandled=None if tasks else unhandled(named))
+
+    def turn_into_conflict(self, task: Task) -> None:
+        """Let a conflict go on as a dead letter under its identity and content."""
+        key = conflict_key(self._secret, task.ask.key, task.ask.content)
+        task.ask = replace(task.ask, key=key, entity=None, state=None, shared_ms=None)
+        task.bury, task.reported = "conflict: its id came before with other content", Verdict.CONFLICT
+
+    def _for_handler(self, ask: Ask, handler: Handler) -> Ask:
+        """Give a named handler entities of its own: it may be behind or ahead of the others."""
+        if not handler.name:
+            return ask
+        entity = None if ask.entity is None else digest(self._secret, b"entity", (ask.entity, handler.name.encode()))
+        return replace(ask, handler=handler.name, entity=entity)
+
+    def _unreadable(self, raw: Any, error: Unreadable) -> Task:
+        try:
+            data = as_bytes(raw)
+        except Unreadable:
+            data = _shown(raw)
+        ask = Ask(key=unreadable_key(self._secret, data), envelope=error.envelope_id)
+        return Task(ask=ask, raw=data, bury=f"unreadable: {error}", reported=Verdict.DEAD)
+
+
+def _shown(raw: object) -> bytes:
+    """Write what is no JSON as well as it can be written, to know it again."""
+    try:
+        return repr(raw).encode(errors="backslashreplace")
+    except Exception:  # noqa: BLE001 - too deep, or an object of the caller's that cannot be shown
+        return f"<{type(raw).__name__}>".encode()

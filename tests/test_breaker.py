@@ -1,0 +1,335 @@
+"""The circuit breaker: when it opens, whom it lets through, and when it closes again."""
+
+import threading
+import weakref
+
+import pytest
+
+from oncebridge.breaker import OPEN_FOR, Breaker, Open
+from oncebridge.retry import RetryPolicy
+from oncebridge.testing.clock import ManualClock
+
+LIMIT = 3
+CAP_US = 10_000_000
+
+
+class Gone(Exception):
+    """The other side is out of reach."""
+
+
+@pytest.fixture
+def clock():
+    """A clock that moves when told."""
+    return ManualClock()
+
+
+@pytest.fixture
+def breaker(clock):
+    """A breaker as it comes."""
+    return Breaker(clock)
+
+
+def fail(breaker, words="gone"):
+    """Make a call that fails; Open if it was not made."""
+    with breaker.call(Gone):
+        raise Gone(words)
+
+
+def succeed(breaker):
+    """Make a call that succeeds; Open if it was not made."""
+    with breaker.call(Gone):
+        pass
+
+
+def opened(breaker, clock, times=1):
+    """Let the breaker open so many times in a row, waiting each time until it lets a probe through."""
+    for _ in range(LIMIT):
+        with pytest.raises(Gone):
+            fail(breaker)
+    for _ in range(times - 1):
+        clock.advance(breaker.again_in_us / 1_000_000)
+        with pytest.raises(Gone):
+            fail(breaker)
+    assert breaker.again_in_us > 0
+    return breaker
+
+
+def refused(breaker):
+    """Make a call that must not be let through, and return what was raised instead."""
+    with pytest.raises(Open) as caught, breaker.call(Gone):
+        pytest.fail("the call was made")
+    return caught.value
+
+
+def let_go_on(breaker):
+    """Enter a call and return how to end it: with an error, or well."""
+    guard = breaker.call(Gone)
+    guard.__enter__()
+
+    def end(error=None):
+        assert not guard.__exit__(type(error) if error else None, error, None)
+
+    return end
+
+
+# --- open --------------------------------------------------------------------------------------------------------
+
+
+def test_failures_in_a_row_open_it(breaker):
+    """Three failures in a row open it, and then no call is made; it tells how it failed, and when it is tried next."""
+    for words in ("first", "second"):
+        with pytest.raises(Gone):
+            fail(breaker, words)
+        assert breaker.again_in_us == 0
+    with pytest.raises(Gone):
+        fail(breaker, "third")
+    shut = refused(breaker)
+    assert (shut.failures, shut.last) == (3, "third")
+    assert 0 < shut.again_in_us <= 500_000
+    assert shut.again_in_us == breaker.again_in_us
+    assert "3 times" in str(shut)
+    assert "open" in repr(breaker)
+
+
+def test_failures_that_are_not_in_a_row(breaker):
+    """A success in between starts the count anew, however many failures there are."""
+    for _ in range(5):
+        for _ in range(LIMIT - 1):
+            with pytest.raises(Gone):
+                fail(breaker)
+        succeed(breaker)
+    assert "closed" in repr(breaker)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_limit(limit, clock):
+    """It opens after as many failures as it was told."""
+    breaker = Breaker(clock, failures=limit)
+    for _ in range(limit):
+        assert breaker.again_in_us == 0
+        with pytest.raises(Gone):
+            fail(breaker)
+    assert refused(breaker).failures == limit
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), Exception("no")])
+def test_other_errors_are_answers(error, breaker, clock):
+    """Whoever answers, even with an error, is there: other exceptions are passed on and close it."""
+    opened(breaker, clock)
+    clock.advance(1)
+    with pytest.raises(type(error)), breaker.call(Gone):
+        raise error
+    assert breaker.again_in_us == 0
+    with pytest.raises(Gone):
+        fail(breaker)
+    assert breaker.again_in_us == 0
+
+
+def test_several_kinds_of_failure(breaker):
+    """A call may name several exceptions that are failures."""
+    for error in (Gone, TimeoutError, Gone):
+        with pytest.raises(error), breaker.call(Gone, TimeoutError):
+            raise error
+    assert refused(breaker).failures == 3
+
+
+def test_open_for_twice_as_long_each_time(breaker, clock):
+    """Each failed probe opens it for twice as long, up to ten seconds; never less than half of that."""
+    opened(breaker, clock)
+    for ceiling_us in (500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, CAP_US, CAP_US):
+        left_us = refused(breaker).again_in_us
+        assert ceiling_us // 2 <= left_us <= ceiling_us
+        clock.advance((left_us - 1) / 1_000_000)
+        assert refused(breaker).again_in_us == 1
+        clock.advance(0.000001)
+        with pytest.raises(Gone):
+            fail(breaker)
+
+
+def test_workers_do_not_march_in_step(clock):
+    """Breakers that open at the same moment let their probes through at different ones."""
+    assert len({opened(Breaker(clock), clock).again_in_us for _ in range(20)}) > 10
+
+
+def test_after_a_success_it_starts_with_the_shortest_time(breaker, clock):
+    """A success forgets how long it was open before."""
+    opened(breaker, clock, times=6)
+    clock.advance(10)
+    succeed(breaker)
+    opened(breaker, clock)
+    assert breaker.again_in_us <= 500_000
+
+
+# --- half open ---------------------------------------------------------------------------------------------------
+
+
+def test_exactly_one_probe(breaker, clock):
+    """When its time is over, one of many calls at the same moment goes through, and the others are refused."""
+    opened(breaker, clock)
+    clock.advance(0.5)
+    everybody, others_are_refused = threading.Barrier(8), threading.Semaphore(0)
+    made, shut = [], []
+
+    def call():
+        everybody.wait(30)
+        try:
+            with breaker.call(Gone):
+                made.append(all(others_are_refused.acquire(timeout=30) for _ in range(7)))
+        except Open as error:
+            shut.append(error.again_in_us)
+            others_are_refused.release()
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert made == [True]
+    assert len(shut) == 7
+    assert all(0 < us <= 500_000 for us in shut)  # the probe is soon back
+    succeed(breaker)
+
+
+def test_probe_that_never_returns(breaker, clock):
+    """A probe blocks the others for ten seconds and no longer; then another one is let through."""
+    opened(breaker, clock)
+    clock.advance(0.5)
+    hanging = let_go_on(breaker)
+    clock.advance(9.999999)
+    assert refused(breaker).again_in_us == 1
+    clock.advance(0.000001)
+    end = let_go_on(breaker)
+    refused(breaker)
+    end()
+    succeed(breaker)
+    hanging()
+
+
+def test_late_failure_of_a_probe_is_old_news(breaker, clock):
+    """A probe that was given up neither opens the breaker again nor ends the turn of the next one."""
+    opened(breaker, clock)
+    clock.advance(0.5)
+    late = let_go_on(breaker)
+    clock.advance(10)
+    second = let_go_on(breaker)
+    late(Gone("at last"))
+    refused(breaker)
+    second()
+    succeed(breaker)
+
+
+def test_late_success_of_a_probe(breaker, clock):
+    """A success closes it however late it comes."""
+    opened(breaker, clock)
+    clock.advance(0.5)
+    late = let_go_on(breaker)
+    clock.advance(10)
+    with pytest.raises(Gone):
+        fail(breaker)
+    refused(breaker)
+    late()
+    succeed(breaker)
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_interrupted_probe(interrupt, breaker, clock):
+    """A probe that was interrupted says nothing of the other side: the next call is the probe."""
+    opened(breaker, clock)
+    clock.advance(0.5)
+    with pytest.raises(type(interrupt)), breaker.call(Gone):
+        raise interrupt
+    end = let_go_on(breaker)
+    refused(breaker)
+    end()
+
+
+def test_interrupt_is_no_success(breaker, clock):
+    """An interrupted call among failures does not start the count anew."""
+    for error in (Gone, Gone, KeyboardInterrupt, Gone):
+        with pytest.raises(error), breaker.call(Gone):
+            raise error
+    assert refused(breaker).failures == 3
+
+
+# --- several threads ---------------------------------------------------------------------------------------------
+
+
+def test_calls_that_fail_together_open_it_once(breaker):
+    """Calls that were under way when it opened do not open it for longer when they fail as well."""
+    ends = [let_go_on(breaker) for _ in range(20)]
+    for end in ends:
+        end(Gone("all together"))
+    assert refused(breaker).again_in_us <= 500_000
+
+
+def test_failure_from_before_it_closed(breaker, clock):
+    """Calls from before an outage was over do not count towards the next one."""
+    ends = [let_go_on(breaker) for _ in range(LIMIT)]
+    opened(breaker, clock)
+    clock.advance(0.5)
+    succeed(breaker)
+    for end in ends:
+        end(Gone("long ago"))
+    succeed(breaker)
+
+
+# --- calls that must be made -------------------------------------------------------------------------------------
+
+
+def test_call_that_must_be_made_is_never_refused(breaker, clock):
+    """A call that only informs the breaker is made while it is open, and its success closes it at once."""
+    opened(breaker, clock, times=4)
+    with breaker.informed_by(Gone):
+        pass
+    succeed(breaker)
+
+
+def test_call_that_must_be_made_counts(breaker):
+    """Its failures open the breaker like any others."""
+    for _ in range(LIMIT):
+        with pytest.raises(Gone), breaker.informed_by(Gone):
+            raise Gone
+    assert refused(breaker).failures == 3
+
+
+def test_calls_that_must_be_made_do_not_prolong(breaker, clock):
+    """While it is open anyway, failures of such calls do not make it stay open longer."""
+    opened(breaker, clock)
+    left_us = breaker.again_in_us
+    for _ in range(10):
+        with pytest.raises(Gone), breaker.informed_by(Gone):
+            raise Gone
+    assert breaker.again_in_us == left_us
+    clock.advance(left_us / 1_000_000)
+    succeed(breaker)
+
+
+def test_call_that_must_be_made_spares_a_probe(breaker, clock):
+    """When such a call fails just when a probe would be due, that is known without one."""
+    opened(breaker, clock)
+    clock.advance(0.5)
+    with pytest.raises(Gone), breaker.informed_by(Gone):
+        raise Gone
+    assert 500_000 <= refused(breaker).again_in_us <= 1_000_000
+
+
+# --- what it holds -----------------------------------------------------------------------------------------------
+
+
+def test_it_keeps_no_error_alive(breaker):
+    """It remembers an error's words, not the error: its frames hold whole batches."""
+    error = Gone("gone")
+    watched = weakref.ref(error)
+    with pytest.raises(Gone), breaker.call(Gone):
+        raise error
+    del error
+    assert watched() is None
+
+
+def test_other_times(clock):
+    """How long it stays open can be chosen."""
+    breaker = Breaker(clock, failures=1, open_for=RetryPolicy(base_seconds=60, cap_seconds=60))
+    with pytest.raises(Gone):
+        fail(breaker)
+    assert 30_000_000 <= refused(breaker).again_in_us <= 60_000_000
+    assert (OPEN_FOR.base_seconds, OPEN_FOR.cap_seconds) == (0.5, 10)
