@@ -318,10 +318,10 @@ def test_extend_that_comes_through_closes_it(ledger, clock):
     goes(ledger)
     for _ in range(CLAIM_TRIES + 1):
         with pytest.raises(LedgerUnavailable):
-            keeper.ensure(held)
+            keeper.ensure(held, clock.monotonic_us())
     assert breaker.again_in_us > 0
     comes_back(ledger)
-    assert keeper.ensure(held)
+    assert keeper.ensure(held, clock.monotonic_us())
     assert breaker.again_in_us == 0
 
 

@@ -8,15 +8,12 @@ closes it, a failure opens it for twice as long. It has no thread, and knows tim
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from oncebridge.errors import OncebridgeError
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from oncebridge.clock import Clock
 
 OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, cap_seconds=10.0)
@@ -65,42 +62,21 @@ class Breaker:
         with self._lock:
             return self._refused_us(self._clock.monotonic_us())
 
-    @contextmanager
-    def call(self, *failures: type[Exception]) -> Iterator[None]:
+    def call(self, *failures: type[Exception]) -> _Guard:
         """Guard one call: these exceptions are failures, any other end is an answer. Raises `Open` instead of calling.
 
         An interrupt (`KeyboardInterrupt` and the like) is neither, and gives a probe back.
         """
-        with self._informed(self._enter(), failures):
-            yield
+        return _Guard(self, failures, may_refuse=True)
 
-    @contextmanager
-    def informed_by(self, *failures: type[Exception]) -> Iterator[None]:
+    def informed_by(self, *failures: type[Exception]) -> _Guard:
         """Learn from a call that must be made whether or not the breaker is open."""
-        with self._lock:
-            turn = self._turn
-        with self._informed(turn, failures):
-            yield
+        return _Guard(self, failures, may_refuse=False)
 
-    @contextmanager
-    def _informed(self, turn: int, failures: tuple[type[Exception], ...]) -> Iterator[None]:
-        try:
-            yield
-        except failures as error:
-            self._failed(turn, str(error))
-            raise
-        except Exception:
-            self._answered()
-            raise
-        except BaseException:
-            self._interrupted(turn)
-            raise
-        self._answered()
-
-    def _enter(self) -> int:
+    def enter(self, *, may_refuse: bool) -> int:
         """Let a call through, or raise; return the turn that it belongs to."""
         with self._lock:
-            if self._openings:
+            if self._openings and may_refuse:
                 now_us = self._clock.monotonic_us()
                 refused_us = self._refused_us(now_us)
                 if refused_us:
@@ -116,7 +92,7 @@ class Breaker:
         left_us = max(0, self._again_us - now_us)
         return min(left_us, self._base_us) if self._probing else left_us  # a probe is usually back much sooner
 
-    def _answered(self) -> None:
+    def answered(self) -> None:
         """Close: whoever brought the news, the other side is there."""
         with self._lock:
             if self._failures:
@@ -125,7 +101,8 @@ class Breaker:
                 self._turn += 1
                 self._last = ""
 
-    def _failed(self, turn: int, words: str) -> None:
+    def failed(self, turn: int, words: str) -> None:
+        """Count a failure, and open if it is one too many."""
         with self._lock:
             if turn != self._turn:
                 return  # asked before the last change, so it says nothing about the time since
@@ -144,8 +121,32 @@ class Breaker:
         ceiling = self._open_for.ceiling_seconds(self._openings)
         return int((ceiling + self._open_for.delay_seconds(self._openings)) / 2 * 1_000_000)
 
-    def _interrupted(self, turn: int) -> None:
+    def interrupted(self, turn: int) -> None:
+        """Give a probe back that ended without news."""
         with self._lock:
             if self._probing and turn == self._turn:
                 self._probing = False
                 self._again_us = self._clock.monotonic_us()
+
+
+class _Guard:
+    """Goes around one call. A class rather than a generator: it is on every delivery's way."""
+
+    __slots__ = ("_breaker", "_failures", "_may_refuse", "_turn")
+
+    def __init__(self, breaker: Breaker, failures: tuple[type[Exception], ...], *, may_refuse: bool) -> None:
+        self._breaker = breaker
+        self._failures = failures
+        self._may_refuse = may_refuse
+        self._turn = 0
+
+    def __enter__(self) -> None:
+        self._turn = self._breaker.enter(may_refuse=self._may_refuse)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or (isinstance(error, Exception) and not isinstance(error, self._failures)):
+            self._breaker.answered()
+        elif isinstance(error, self._failures):
+            self._breaker.failed(self._turn, str(error))
+        else:
+            self._breaker.interrupted(self._turn)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.handlers import Handlers
-from oncebridge.intake.asking import ledger_breaker, reaching
+from oncebridge.intake.asking import ledger_breaker, reach
 from oncebridge.intake.flow import Flow
 from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
@@ -118,8 +118,7 @@ class Bridge:
             return self._flow
 
     def _make_flow(self) -> Flow:
-        with reaching(self._breaker):
-            secret = self.ledger.open(self.settings.secret)
+        secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
         return Flow(
             self.ledger,
             secret,

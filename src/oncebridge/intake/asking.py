@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -14,12 +13,14 @@ from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from oncebridge.claim import Answer
+    from oncebridge.claim import Answer, Ask
     from oncebridge.clock import Clock
     from oncebridge.intake.tasks import Task
-    from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.ledgers.protocol import Ledger, WorksAhead
+
+T = TypeVar("T")
 
 CLAIM_TRIES: Final = 3  # a claim is repeated under its nonce, so a lost reply does no harm
 _BACKOFF: Final = RetryPolicy(base_seconds=0.05, cap_seconds=1.0)
@@ -33,12 +34,11 @@ def ledger_breaker(clock: Clock) -> Breaker:
     return Breaker(clock, failures=CLAIM_TRIES + 1)
 
 
-@contextmanager
-def reaching(breaker: Breaker) -> Iterator[None]:
+def reach(breaker: Breaker, call: Callable[[], T]) -> T:
     """Call the ledger through its breaker; while that is open, say at once that the ledger is out of reach."""
     try:
         with breaker.call(LedgerUnavailable):
-            yield
+            return call()
     except Open as shut:
         raise LedgerUnavailable(
             f"the ledger was out of reach {shut.failures} times in a row and is tried next in "
@@ -65,15 +65,42 @@ class Asking:
         Raises `LedgerUnavailable`, and then nothing is known: a claim that was granted all the same runs out.
         """
         asks = [replace(task.ask, alone=True) if alone else task.ask for task in tasks]
-        asked_us = self._clock.monotonic_us()  # before the first try, which may be the one that counts
+        self._stamp(tasks)
+        return self._claim(asks, secrets.token_bytes(8), attempt=1)
+
+    def start(self, ledger: WorksAhead, tasks: Sequence[Task]) -> Callable[[], list[Answer]]:
+        """Ask for these now, and return what waits for the answers; these repeat the call if it was lost."""
+        asks = [task.ask for task in tasks]
+        self._stamp(tasks)
+        nonce = secrets.token_bytes(8)
+        if self._breaker.again_in_us:
+            return lambda: self._claim(asks, nonce, attempt=1)
+        try:
+            under_way = ledger.start_claim(asks, nonce=nonce, lease_us=self._lease_us)
+        except LedgerUnavailable:
+            return lambda: self._claim(asks, nonce, attempt=1)
+
+        def answers() -> list[Answer]:
+            try:
+                with self._breaker.informed_by(LedgerUnavailable):
+                    return under_way()
+            except LedgerUnavailable:
+                if self._clock.wait(self._stopping, _BACKOFF.delay_seconds(1)):
+                    raise
+                return self._claim(asks, nonce, attempt=2)
+
+        return answers
+
+    def _stamp(self, tasks: Sequence[Task]) -> None:
+        """Note the time before the first try, which may be the one that counts."""
+        asked_us = self._clock.monotonic_us()
         for task in tasks:
             task.asked_us = asked_us
-        nonce = secrets.token_bytes(8)
-        attempt = 1
+
+    def _claim(self, asks: list[Ask], nonce: bytes, *, attempt: int) -> list[Answer]:
         while True:
             try:
-                with reaching(self._breaker):
-                    return self._ledger.claim(asks, nonce=nonce, lease_us=self._lease_us)
+                return reach(self._breaker, lambda: self._ledger.claim(asks, nonce=nonce, lease_us=self._lease_us))
             except LedgerUnavailable:
                 # No repeat is let through while the breaker is open: then there is nothing to wait for.
                 if attempt == CLAIM_TRIES or self._breaker.again_in_us:

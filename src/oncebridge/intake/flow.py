@@ -3,41 +3,48 @@
 A batch is worked off in rounds. A round asks for each event and each entity once, in one call, and works
 off what it was granted before the next: so a batch gets the verdicts that its deliveries would get one at a
 time. Whatever is busy is waited for only when nothing is held.
+
+Where the ledger can work ahead, the first round is cut into slices: while the ledger looks at one, the next
+is read, and the one before is handled.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
-from oncebridge.claim import Answer, Claim, Letter, Outcome, Verdict
+from oncebridge.claim import Answer, Claim, Letter, Outcome, Settlement, Verdict
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import key_text
 from oncebridge.intake.asking import Asking
 from oncebridge.intake.keeper import Held, Keeper
 from oncebridge.intake.reading import Reader
 from oncebridge.intake.results import Result, reason_for
-from oncebridge.intake.settling import Settling
+from oncebridge.intake.settling import Finished, Settling
 from oncebridge.intake.tasks import (
+    At,
     Delivery,
+    Picking,
     Task,
     as_twin,
     claim_of,
-    each_once,
     give_up,
     is_over,
     move_of,
-    names,
+    result_as,
     result_from,
     stopped,
 )
 from oncebridge.intake.work import Ended, Work, check_transaction
+from oncebridge.ledgers.protocol import WorksAhead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from oncebridge.breaker import Breaker
     from oncebridge.clock import Clock
@@ -48,6 +55,9 @@ if TYPE_CHECKING:
     from oncebridge.topics import Profiles
 
 POLL_US: Final = 50_000  # how often a busy event is asked for again
+SLICE: Final = 25  # deliveries that are read while the ledger looks at those before
+
+Asked: TypeAlias = "deque[tuple[list[Task], Callable[[], list[Answer]]]]"
 
 
 class Flow:
@@ -80,13 +90,21 @@ class Flow:
         self._asking = Asking(ledger, breaker, clock, lease_us=self._lease_us, stopping=stopping)
         self._keeper = Keeper(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)
+        # Ends that are on their way have one thread to wait for them.
+        self._ahead = ledger if isinstance(ledger, WorksAhead) and settings.concurrency == 1 else None
+        self._listening = telemetry.listening
         for handler in handlers:
             check_transaction(handler, ledger)
 
     def run(self, raws: Sequence[Any]) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order."""
-        deliveries = [self.read(raw) for raw in raws]
-        self.work_off(deliveries, busy_wait_seconds=self._settings.busy_wait_seconds)
+        self._listening = self._telemetry.listening
+        give_up_us = self.clock.monotonic_us() + int(self._settings.busy_wait_seconds * 1_000_000)
+        if self._ahead is not None and len(raws) > SLICE:
+            deliveries = self._run_ahead(self._ahead, raws)
+        else:
+            deliveries = [self._reader.read(raw) for raw in raws]
+        self._rounds([task for delivery in deliveries for task in delivery.tasks], give_up_us)
         return [delivery.result for delivery in deliveries]
 
     def read(self, raw: Any) -> Delivery:
@@ -95,6 +113,7 @@ class Flow:
 
     def work_off(self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0) -> None:
         """Bring deliveries to a result; those that have one are tried again unless it is for good."""
+        self._listening = self._telemetry.listening
         tasks = [task for delivery in deliveries for task in delivery.tasks if not is_over(task)]
         for task in tasks:
             task.result = None
@@ -108,27 +127,32 @@ class Flow:
     # --- rounds --------------------------------------------------------------------------------------
 
     def _rounds(self, tasks: list[Task], give_up_us: int) -> None:
-        """Give every task a result, round by round."""
-        ended: dict[tuple[bytes, str], Task] = {}
-        pending = tasks
+        """Give every task a result, round by round; those that have one already are looked at for their twins."""
+        ended = {task.at: task for task in tasks if task.result is not None}
+        pending = [task for task in tasks if task.result is None]
         while pending:
-            for task in pending:
-                twin = ended.get(task.at)
-                if twin is not None:
-                    task.result = as_twin(task, twin)
-                if task.result is not None and self._telemetry.listening:
-                    self._telemetry.record(move_of("claimed", task, task.result.reason))
-            pending = [task for task in pending if task.result is None]
+            if ended:
+                self._take_over(pending, ended)
+                pending = [task for task in pending if task.result is None]
             if self.stopping.is_set():
                 for task in pending:
                     task.result = stopped(task)
                 return
-            asked = each_once(pending)
+            asked = Picking().pick(pending)
             busy = self._round(asked)
             ended.update((task.at, task) for task in asked if task.result is not None)
             if busy and len(busy) == len(asked) and not self._waited(busy, give_up_us):
                 give_up(busy, pending)
             pending = [task for task in pending if task.result is None]
+
+    def _take_over(self, pending: list[Task], ended: dict[At, Task]) -> None:
+        """Give what came twice in this batch the end of what came first."""
+        for task in pending:
+            twin = ended.get(task.at)
+            if twin is not None:
+                task.result = as_twin(task, twin)
+                if task.result is not None and self._listening:
+                    self._telemetry.record(move_of("claimed", task, task.result.reason))
 
     def _waited(self, busy: list[Task], give_up_us: int) -> bool:
         """Wait for what is busy, while nothing is held; False once the time for that is over."""
@@ -142,67 +166,97 @@ class Flow:
         """Ask for these, work off what was granted, and return what is busy."""
         if not tasks:
             return []
-        alone = len(tasks) == 1
-        granted: list[Task] = []
-        apart: list[Task] = []
+        answers = self._asking.claim(tasks, alone=len(tasks) == 1)
+        sorted_ = self._sort(tasks, answers)
+        with self._holding(None) as holding:
+            self._work_off(sorted_.granted, holding)
+        return sorted_.busy + self._each_alone(sorted_.apart)
+
+    def _each_alone(self, tasks: list[Task]) -> list[Task]:
+        """Claim by itself, just before its handler starts, each event whose last claim ran out; return what is busy."""
         busy: list[Task] = []
-        for task, answer in zip(tasks, self._asking.claim(tasks, alone=alone), strict=True):
-            self._sort(task, answer, granted, apart, busy)
-        self._work_off_granted(granted)
-        for task in apart:
-            self._one_alone(task, busy)
+        for task in tasks:
+            sorted_ = self._sort([task], self._asking.claim([task], alone=True))
+            with self._holding(None) as holding:
+                self._work_off(sorted_.granted, holding)
+            busy += sorted_.busy
         return busy
 
-    def _one_alone(self, task: Task, busy: list[Task]) -> None:
-        """Claim by itself, just before its handler starts, an event whose last claim ran out."""
-        granted: list[Task] = []
-        (answer,) = self._asking.claim([task], alone=True)
-        self._sort(task, answer, granted, [], busy)
-        self._work_off_granted(granted)
+    def _run_ahead(self, ledger: WorksAhead, raws: Sequence[Any]) -> list[Delivery]:
+        """Read a batch slice by slice, and work off the first task of each event and entity on the way.
 
-    def _sort(self, task: Task, answer: Answer, granted: list[Task], apart: list[Task], busy: list[Task]) -> None:
-        task.answer = answer
-        if self._telemetry.listening:
-            self._telemetry.record(move_of("claimed", task, reason_for(answer)))
-        if answer.wants_alone:
-            apart.append(task)
-        elif answer.verdict is Verdict.FRESH:
-            granted.append(task)
-        elif answer.verdict is Verdict.BUSY:
-            busy.append(task)
-        elif answer.verdict is Verdict.CONFLICT:
-            self._reader.turn_into_conflict(task)
-        else:
-            task.result = result_from(task, answer)
+        What is busy, wants to be alone, or comes second is left without a result, for the rounds that follow.
+        """
+        deliveries: list[Delivery] = []
+        picking = Picking()
+        asked: Asked = deque()
+        with self._holding(ledger) as holding:
+            try:
+                for start in range(0, len(raws), SLICE):
+                    new = [self._reader.read(raw) for raw in raws[start : start + SLICE]]
+                    deliveries += new
+                    tasks = picking.pick([task for delivery in new for task in delivery.tasks])
+                    if tasks and not self.stopping.is_set():
+                        asked.append((tasks, self._asking.start(ledger, tasks)))
+                    if len(asked) > 1:
+                        self._work_off_asked(asked, holding)
+                while asked:
+                    self._work_off_asked(asked, holding)
+            except BaseException:
+                self._hold_the_rest(asked, holding)
+                raise
+        return deliveries
+
+    def _work_off_asked(self, asked: Asked, holding: Holding) -> None:
+        tasks, answers = asked.popleft()
+        self._work_off(self._sort(tasks, answers()).granted, holding)
+
+    def _hold_the_rest(self, asked: Asked, holding: Holding) -> None:
+        """See what else was granted, to be given back with the rest."""
+        for tasks, answers in asked:
+            with suppress(LedgerUnavailable):
+                holding.hold(self._sort(tasks, answers()).granted)
+
+    def _sort(self, tasks: list[Task], answers: list[Answer]) -> Sorted:
+        """Look at the answers: what was granted, what must be asked for alone, what is busy. The rest has a result."""
+        sorted_ = Sorted([], [], [])
+        for task, answer in zip(tasks, answers, strict=True):
+            task.answer = answer
+            if self._listening:
+                self._telemetry.record(move_of("claimed", task, reason_for(answer)))
+            if answer.verdict is Verdict.FRESH:
+                (sorted_.granted if answer.token else sorted_.apart).append(task)
+            elif answer.verdict is Verdict.BUSY:
+                sorted_.busy.append(task)
+            elif answer.verdict is Verdict.CONFLICT:
+                self._reader.turn_into_conflict(task)
+            else:
+                task.result = result_from(task, answer)
+        return sorted_
 
     # --- handle and settle ---------------------------------------------------------------------------
 
-    def _work_off_granted(self, tasks: list[Task]) -> None:
-        if not tasks:
-            return
-        helds = [Held(claim_of(task), task.asked_us + self._lease_us) for task in tasks]
+    def _holding(self, ahead: WorksAhead | None) -> Holding:
         within_us = int(self._settings.settle_within_seconds * 1_000_000)
-        settling = Settling(self.ledger, self.breaker, self.clock, within_us=within_us)
-        self._keeper.watch(helds)
-        try:
-            self._handle_each(tasks, helds, settling)
-            settling.flush()
-        except BaseException as error:
-            # Give back what was not tried; if that fails too, the leases run out.
-            untried = [held for task, held in zip(tasks, helds, strict=True) if task.result is None]
-            settling.release(untried, patiently=isinstance(error, LedgerUnavailable))
-            raise
-        finally:
-            self._keeper.forget(helds)
+        settling = Settling(
+            self.ledger, self.breaker, self.clock, within_us=within_us, report=self._report, ahead=ahead
+        )
+        return Holding(self._keeper, settling, self._lease_us)
 
-    def _handle_each(self, tasks: list[Task], helds: list[Held], settling: Settling) -> None:
-        pairs = list(zip(tasks, helds, strict=True))
-        if self._settings.concurrency == 1 or len(tasks) == 1:
-            for task, held in pairs:
-                self._handle(task, held, settling)
+    def _work_off(self, tasks: list[Task], holding: Holding) -> None:
+        """Give each granted task to its handler."""
+        helds = holding.hold(tasks)
+        if self._settings.concurrency == 1 or len(tasks) <= 1:
+            now_us = self.clock.monotonic_us()
+            for task, held in zip(tasks, helds, strict=True):
+                now_us = self._handle(task, held, now_us, holding.settling)
+            holding.settling.flush()
             return
         with ThreadPoolExecutor(self._settings.concurrency, "oncebridge-handler") as pool:
-            running = [pool.submit(self._handle, task, held, settling) for task, held in pairs]
+            running = [
+                pool.submit(self._handle, task, held, None, holding.settling)
+                for task, held in zip(tasks, helds, strict=True)
+            ]
             try:
                 wait(running, return_when=FIRST_EXCEPTION)
             finally:
@@ -212,47 +266,99 @@ class Flow:
             if not handled.cancelled():
                 handled.result()
 
-    def _handle(self, task: Task, held: Held, settling: Settling) -> None:
-        """Bring one granted task to its end."""
-        started_us = self.clock.monotonic_us()
+    def _handle(self, task: Task, held: Held, started_us: int | None, settling: Settling) -> int:
+        """Bring one granted task to its end; return the time then. It starts now, unless that is known already."""
+        if started_us is None:
+            started_us = self.clock.monotonic_us()
         if self.stopping.is_set():
             ended = Ended(outcome=Outcome.RELEASE, reason="stopped before it was tried")
         elif task.bury is not None:
             ended = Ended(outcome=Outcome.DEAD, reason=task.bury)
         else:
             gone = self._work.ran_out(held.claim)
-            if gone is None and not self._keeper.ensure(held):
-                return  # taken over before it was tried: asked for again in the next round
+            if gone is None and not self._keeper.ensure(held, started_us):
+                return started_us  # taken over before it was tried: asked for again in the next round
             ended = gone or self._give(task, held.claim)
-        self._settle(task, held, ended, started_us, settling)
+        now_us = self.clock.monotonic_us()
+        letter = None
+        if ended.outcome is Outcome.DEAD:
+            letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
+        settlement = Settlement(held.claim, ended.outcome, ended.again_in_us, letter)
+        finished = Finished(task, held, ended, settlement, now_us - started_us)
+        if ended.settled or ended.lost:
+            self._report(finished, not ended.lost)
+        else:
+            settling.add(finished, now_us)
+        return now_us
 
     def _give(self, task: Task, claim: Claim) -> Ended:
         assert task.event is not None
         assert task.handler is not None
-        event = replace(task.event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
+        event = task.event
+        if claim.attempt == 1 and not event.token and not task.ask.redrive:
+            force_setattr(event, "token", claim.token)  # nobody has seen it yet
+        else:
+            event = replace(event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
         return self._work.run(task.handler, event, claim)
 
-    def _settle(self, task: Task, held: Held, ended: Ended, started_us: int, settling: Settling) -> None:
-        now_us = self.clock.monotonic_us()
-
-        def report(ok: bool) -> None:
-            held.over = True
-            reason = ended.reason if ok else "its claim was taken over while its handler ran; to be looked at again"
-            outcome = ended.outcome if ok else Outcome.RETRY
-            verdict = task.reported or Verdict.FRESH
-            task.result = Result(
-                verdict=verdict, outcome=outcome, reason=reason, again_in_us=ended.again_in_us, **names(task)
+    def _report(self, finished: Finished, ok: bool) -> None:
+        """Note what became of a task, once its claim is settled."""
+        task, ended = finished.task, finished.ended
+        finished.held.over = True
+        reason = ended.reason if ok else "its claim was taken over while its handler ran; to be looked at again"
+        outcome = ended.outcome if ok else Outcome.RETRY
+        task.result = result_as(task, task.reported or Verdict.FRESH, outcome, reason, again_in_us=ended.again_in_us)
+        if self._listening:
+            duration_ms = finished.took_us / 1000
+            self._telemetry.record(
+                move_of("settled" if ok else "lost", task, reason, outcome=outcome, duration_ms=duration_ms)
             )
-            if self._telemetry.listening:
-                duration_ms = (now_us - started_us) / 1000
-                self._telemetry.record(
-                    move_of("settled" if ok else "lost", task, reason, outcome=outcome, duration_ms=duration_ms)
-                )
 
-        if ended.settled or ended.lost:
-            report(not ended.lost)
-            return
-        letter = None
-        if ended.outcome is Outcome.DEAD:
-            letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
-        settling.add(held, ended.outcome, ended.again_in_us, letter, report, took_us=now_us - started_us)
+
+class Sorted(NamedTuple):
+    """Tasks by what their answers ask for."""
+
+    granted: list[Task]
+    apart: list[Task]
+    busy: list[Task]
+
+
+class Holding:
+    """The claims that a round holds: kept alive, settled as they end, and given back if it breaks off."""
+
+    def __init__(self, keeper: Keeper, settling: Settling, lease_us: int) -> None:
+        """Hold nothing yet."""
+        self._keeper = keeper
+        self._lease_us = lease_us
+        self._held: list[Held] = []
+        self.settling = settling
+
+    def hold(self, tasks: list[Task]) -> list[Held]:
+        """Take these in, and keep their claims alive."""
+        helds = [Held(claim_of(task), task.asked_us + self._lease_us) for task in tasks]
+        if helds:
+            self._held += helds
+            self._keeper.watch(helds)
+        return helds
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Settle what is done; after an error, give back what was not tried. If that fails too, leases run out."""
+        try:
+            if error is None:
+                error = self._finished()
+            if error is not None:
+                self.settling.release(self._held, patiently=isinstance(error, LedgerUnavailable))
+                raise error
+        finally:
+            self._keeper.forget(self._held)
+
+    def _finished(self) -> BaseException | None:
+        try:
+            self.settling.finish()
+        except BaseException as error:  # noqa: BLE001 - raised again, once the rest was given back
+            return error
+        return None

@@ -60,9 +60,8 @@ class Keeper:
         with self._lock:
             self._held.difference_update(helds)
 
-    def ensure(self, held: Held) -> bool:
+    def ensure(self, held: Held, now_us: int) -> bool:
         """Make sure just before its handler starts that a claim still runs; False if it was taken over."""
-        now_us = self._clock.monotonic_us()
         if not held.lost and held.runs_until_us - now_us < self._lease_us // 2:
             self._extend([held])
         held.started_us = now_us

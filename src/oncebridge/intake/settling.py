@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oncebridge.claim import Letter, Outcome, Settlement
+from oncebridge.claim import Outcome, Settlement
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.retry import RetryPolicy
 
@@ -22,74 +22,131 @@ if TYPE_CHECKING:
     from oncebridge.breaker import Breaker
     from oncebridge.clock import Clock
     from oncebridge.intake.keeper import Held
-    from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.intake.tasks import Task
+    from oncebridge.intake.work import Ended
+    from oncebridge.ledgers.protocol import Ledger, WorksAhead
 
 _BACKOFF: Final = RetryPolicy(base_seconds=0.05, cap_seconds=1.0)
+_NEVER: Final = threading.Event()  # nobody sets it
 
 
-class _Waiting(msgspec.Struct, frozen=True):
-    settlement: Settlement
+class Finished(msgspec.Struct, frozen=True, gc=False):
+    """A task whose handler has ended, and how its claim is settled."""
+
+    task: Task
     held: Held
-    report: Callable[[bool], None]
+    ended: Ended
+    settlement: Settlement
+    took_us: int
 
 
 class Settling:
     """Collects the ends of claims and writes them in as few calls as time allows."""
 
-    def __init__(self, ledger: Ledger, breaker: Breaker, clock: Clock, *, within_us: int) -> None:
-        """Take the ledger and the breaker that learns from it, and how long an end may wait for others."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        breaker: Breaker,
+        clock: Clock,
+        *,
+        within_us: int,
+        report: Callable[[Finished, bool], None],
+        ahead: WorksAhead | None = None,
+    ) -> None:
+        """Take the ledger and the breaker that learns from it, how long an end may wait, and who is told of it.
+
+        With `ahead`, ends are on their way while the next handler runs; then only one thread may add them.
+        """
         self._ledger = ledger
         self._breaker = breaker
         self._clock = clock
         self._within_us = within_us
-        self._waiting: list[_Waiting] = []
+        self._tell = report
+        self._ahead = ahead
+        self._waiting: list[Finished] = []
+        self._under_way: list[tuple[list[Finished], Callable[[], list[bool]]]] = []
         self._oldest_us = 0
         self._lock = threading.RLock()
-        self._never = threading.Event()
         #: Whether somebody has waited in vain until the leases were over: nobody else has to.
         self._patience_over = False
 
-    def add(
-        self,
-        held: Held,
-        outcome: Outcome,
-        again_in_us: int,
-        letter: Letter | None,
-        report: Callable[[bool], None],
-        *,
-        took_us: int,
-    ) -> None:
+    def add(self, finished: Finished, now_us: int) -> None:
         """Take one end; write it now if another handler like this one would keep it too long."""
-        now_us = self._clock.monotonic_us()
         with self._lock:
             if not self._waiting:
                 self._oldest_us = now_us
-            self._waiting.append(_Waiting(Settlement(held.claim, outcome, again_in_us, letter), held, report))
-            if now_us - self._oldest_us + took_us >= self._within_us:
+            self._waiting.append(finished)
+            if now_us - self._oldest_us + finished.took_us >= self._within_us:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what waits, trying for as long as its leases last: a stop does not end that, an effect is done."""
+        """Write what waits, or let it be on its way."""
         with self._lock:
-            if self._waiting:
+            if not self._waiting:
+                return
+            if self._ahead is None:
                 # If this raises they still wait, for `release`.
-                kept = self._patiently([one.settlement for one in self._waiting])
+                kept = self._patiently([one.settlement for one in self._waiting], self._waiting)
                 self._report(kept)
+                return
+            waiting = self._waiting
+            started = self._started(self._ahead, [one.settlement for one in waiting])
+            self._under_way.append((waiting, started))
+            self._waiting = []
+
+    def _started(self, ahead: WorksAhead, settlements: list[Settlement]) -> Callable[[], list[bool]]:
+        try:
+            return ahead.start_settle(settlements)
+        except LedgerUnavailable:
+            return lambda: self._once(settlements)
+
+    def finish(self) -> None:
+        """Write what waits, and wait for what is on its way."""
+        self.flush()
+        with self._lock:
+            while self._under_way:
+                finished, answers = self._under_way.pop(0)
+                try:
+                    with self._breaker.informed_by(LedgerUnavailable):
+                        kept = answers()
+                except LedgerUnavailable:
+                    # They wait again, first of all: a repeat that finds its own outcome is fine.
+                    self._waiting = finished + self._waiting
+                    self._report(self._patiently([one.settlement for one in self._waiting], self._waiting))
+                else:
+                    self._report_to(finished, kept)
 
     def release(self, helds: list[Held], *, patiently: bool) -> None:
         """Write what waits and give the rest back: once, or patiently if anything waits that was done."""
         with self._lock:
+            for finished, answers in self._under_way:
+                self._collect(finished, answers)
+            self._under_way = []
             ended = {one.settlement.claim for one in self._waiting}
             settlements = [one.settlement for one in self._waiting]
-            settlements += [Settlement(held.claim, Outcome.RELEASE) for held in helds if held.claim not in ended]
-            settle = self._patiently if patiently and self._waiting else self._once
+            settlements += [
+                Settlement(held.claim, Outcome.RELEASE) for held in helds if not held.over and held.claim not in ended
+            ]
             with suppress(LedgerUnavailable):
-                self._report(settle(settlements)[: len(self._waiting)])
+                if patiently and self._waiting:
+                    kept = self._patiently(settlements, self._waiting)
+                else:
+                    kept = self._once(settlements)
+                self._report(kept[: len(self._waiting)])
 
-    def _patiently(self, settlements: list[Settlement]) -> list[bool]:
+    def _collect(self, finished: list[Finished], answers: Callable[[], list[bool]]) -> None:
+        try:
+            kept = answers()
+        except LedgerUnavailable:
+            self._waiting = finished + self._waiting
+        else:
+            self._report_to(finished, kept)
+
+    def _patiently(self, settlements: list[Settlement], done: list[Finished]) -> list[bool]:
+        """Try for as long as the leases last: a stop does not end that, since an effect is done."""
         # Until the last lease is over: what ran out before is still settled if nobody took it over. Judged once,
         # since a ledger that is half there may let claims be extended for ever.
-        give_up_us = max(one.held.runs_until_us for one in self._waiting)
+        give_up_us = max(one.held.runs_until_us for one in done)
         attempt = 1
         while True:
             try:
@@ -99,7 +156,7 @@ class Settling:
                 if left_us <= 0 or self._patience_over:
                     self._patience_over = True
                     raise  # too late: whoever claims next repeats these under the same keys
-                self._clock.wait(self._never, min(_BACKOFF.delay_seconds(attempt), left_us / 1_000_000))
+                self._clock.wait(_NEVER, min(_BACKOFF.delay_seconds(attempt), left_us / 1_000_000))
                 attempt += 1
 
     def _once(self, settlements: list[Settlement]) -> list[bool]:
@@ -108,5 +165,8 @@ class Settling:
 
     def _report(self, kept: list[bool]) -> None:
         waiting, self._waiting = self._waiting, []
-        for one, ok in zip(waiting, kept, strict=True):
-            one.report(ok)
+        self._report_to(waiting, kept)
+
+    def _report_to(self, finished: list[Finished], kept: list[bool]) -> None:
+        for one, ok in zip(finished, kept, strict=True):
+            self._tell(one, ok)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +13,9 @@ from oncebridge.handlers import Handler
 from oncebridge.identity import key_text
 from oncebridge.intake.results import Result, joined, reason_for
 from oncebridge.telemetry import Move
+
+#: An event, for a handler that needs no name or for one that has one.
+At: TypeAlias = bytes | tuple[bytes, str]
 
 
 class Task(msgspec.Struct, eq=False, kw_only=True):
@@ -31,9 +34,10 @@ class Task(msgspec.Struct, eq=False, kw_only=True):
     result: Result | None = None
 
     @property
-    def at(self) -> tuple[bytes, str]:
+    def at(self) -> At:
         """The event and the handler, by which twins are known."""
-        return self.ask.key, self.ask.handler
+        ask = self.ask
+        return (ask.key, ask.handler) if ask.handler else ask.key
 
 
 class Delivery(msgspec.Struct, eq=False, kw_only=True):
@@ -55,22 +59,32 @@ class Delivery(msgspec.Struct, eq=False, kw_only=True):
     @property
     def result(self) -> Result:
         """What became of it, once it was worked off."""
+        if len(self.tasks) == 1:
+            return result_of(self.tasks[0])
         return self.unhandled or joined([result_of(task) for task in self.tasks])
 
 
-def each_once(tasks: list[Task]) -> list[Task]:
-    """Pick, in order of arrival, the first task of each event and of each entity."""
-    seen: set[tuple[bytes, str]] = set()
-    entities: set[bytes] = set()
-    picked = []
-    for task in tasks:
-        entity = task.ask.entity
-        if task.at not in seen and entity not in entities:
-            picked.append(task)
-        seen.add(task.at)
-        if entity is not None:
-            entities.add(entity)
-    return picked
+class Picking:
+    """Picks, in order of arrival, the first task of each event and of each entity."""
+
+    def __init__(self) -> None:
+        """Start with nothing picked."""
+        self._events: set[At] = set()
+        self._entities: set[bytes] = set()
+
+    def pick(self, tasks: list[Task]) -> list[Task]:
+        """Return those of the tasks that are the first."""
+        events, entities, picked = self._events, self._entities, []
+        for task in tasks:
+            at, entity = task.at, task.ask.entity
+            if entity is not None:
+                if at not in events and entity not in entities:
+                    picked.append(task)
+                entities.add(entity)
+            elif at not in events:
+                picked.append(task)
+            events.add(at)
+        return picked
 
 
 def as_twin(task: Task, twin: Task) -> Result | None:
@@ -111,10 +125,22 @@ def result_of(task: Task) -> Result:
     return task.result
 
 
-def names(task: Task) -> dict[str, Any]:
-    """Return what a result says of where it came from."""
-    topic = task.event.topic if task.event is not None else None
-    return {"key": key_text(task.ask.key), "topic": topic, "envelope": task.ask.envelope}
+def result_as(
+    task: Task, verdict: Verdict, outcome: Outcome | None, reason: str, *, again_in_us: int = 0, of: str | None = None
+) -> Result:
+    """Make the result of a task."""
+    event, ask = task.event, task.ask
+    plain = event is not None and task.bury is None and not ask.redrive
+    return Result(
+        verdict=verdict,
+        outcome=outcome,
+        reason=reason,
+        of=of,
+        key=event.key if plain and event is not None else key_text(ask.key),
+        topic=None if event is None else event.topic,
+        envelope=ask.envelope,
+        again_in_us=again_in_us,
+    )
 
 
 def is_over(task: Task) -> bool:
@@ -125,10 +151,8 @@ def is_over(task: Task) -> bool:
 def result_from(task: Task, answer: Answer, again_in_us: int = 0) -> Result:
     """Make the result of a task that the ledger gave no claim for."""
     if task.reported is not None and answer.verdict is not Verdict.BUSY:  # its dead letter is there already
-        return Result(verdict=task.reported, outcome=Outcome.DEAD, reason=task.bury or "", **names(task))
-    return Result(
-        verdict=answer.verdict, reason=reason_for(answer), of=answer.of, again_in_us=again_in_us, **names(task)
-    )
+        return result_as(task, task.reported, Outcome.DEAD, task.bury or "")
+    return result_as(task, answer.verdict, None, reason_for(answer), again_in_us=again_in_us, of=answer.of)
 
 
 def unhandled(event: Event) -> Result:
@@ -140,12 +164,12 @@ def unhandled(event: Event) -> Result:
 
 def stopped(task: Task) -> Result:
     """Make the result of a task that an orderly stop came before."""
-    return Result(verdict=Verdict.FRESH, outcome=Outcome.RELEASE, reason="stopped before it was tried", **names(task))
+    return result_as(task, Verdict.FRESH, Outcome.RELEASE, "stopped before it was tried")
 
 
 def out_of_reach(task: Task) -> Result:
     """Make the result of a task that could not be brought to an end because the ledger is out of reach."""
-    return Result(verdict=Verdict.FRESH, outcome=Outcome.RELEASE, reason="the ledger is out of reach", **names(task))
+    return result_as(task, Verdict.FRESH, Outcome.RELEASE, "the ledger is out of reach")
 
 
 def move_of(

@@ -10,7 +10,7 @@ import msgspec
 from oncebridge.claim import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
@@ -142,6 +142,23 @@ class SettlesInTransaction(Protocol):
         An exception rolls back and leaves the claim as it was. If the claim is no longer in force, everything
         rolls back and `ClaimLost` is raised.
         """
+        ...
+
+
+@runtime_checkable
+class WorksAhead(Protocol):
+    """A ledger whose calls can be under way while the caller goes on.
+
+    Calls of one thread are carried out in the order in which they were started. What they return waits for the
+    answer, and raises `LedgerUnavailable` as the call itself would.
+    """
+
+    def start_claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> Callable[[], list[Answer]]:
+        """Start to ask for events."""
+        ...
+
+    def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
+        """Start to end claims."""
         ...
 
 

@@ -7,7 +7,8 @@ over shards, each in one slot; an event is in its entity's shard, so that both m
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.protocol import Query
+    from oncebridge.ledgers.redis.calls import Word
     from oncebridge.ledgers.redis.server import Address
 
 LAYOUT: Final = 1
@@ -96,7 +98,7 @@ class RedisLedger:
 
     def _agree(self, calls: Calls, first: dict[str, bytes]) -> dict[bytes, bytes]:
         """Read what the first worker wrote; write it if that is this one. Atomic, since it is one script."""
-        words: list[bytes | str | int] = ["layout", LAYOUT, "shards", SHARDS[self.address.kind]]
+        words: list[Word] = ["layout", LAYOUT, "shards", SHARDS[self.address.kind]]
         for name, value in first.items():
             words += [name, value]
         (kept,) = calls.run(script("open"), [(self._meta, words)])
@@ -150,6 +152,25 @@ class RedisLedger:
             return [[one == 1 for one in reply] for reply in replies]
 
         return self._in_shards(settlements, lambda settlement: settlement.claim.ask, wire.write_settlement, run)
+
+    def start_claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> Callable[[], list[Answer]]:
+        """Send an ask for events; on a cluster it is asked at once."""
+        if len(self._prefixes) > 1 or len(asks) > AT_ONCE:
+            return _answered(lambda: self.claim(asks, nonce=nonce, lease_us=lease_us))
+        self._remember_handlers(asks)
+        words: list[Word] = [self.retention_s, nonce, lease_us]
+        words += [wire.write_ask(ask, entity=ask.entity) for ask in asks]
+        call = self._open_calls.start(script("claim"), self._prefixes[0], words)
+        return lambda: wire.read_answers(call.result())
+
+    def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
+        """Send the ends of claims; on a cluster they are settled at once."""
+        if len(self._prefixes) > 1 or len(settlements) > AT_ONCE:
+            return _answered(lambda: self.settle(settlements))
+        words: list[Word] = [self.retention_s]
+        words += [wire.write_settlement(one, entity=one.claim.ask.entity) for one in settlements]
+        call = self._open_calls.start(script("settle"), self._prefixes[0], words)
+        return lambda: [one == 1 for one in call.result()]
 
     def _in_shards(
         self,
@@ -321,6 +342,19 @@ class RedisLedger:
         """Look at each server's settings."""
         with in_our_words(self.address):
             yield from examine.findings(self._open_calls.nodes(), self.address, self._clock)
+
+
+def _answered(call: Callable[[], Item]) -> Callable[[], Item]:
+    """Make a call now, and keep its answer or its error for whoever asks."""
+    try:
+        answer = call()
+    except LedgerUnavailable as error:
+        return partial(_raise, error)
+    return lambda: answer
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _shards(kept: dict[bytes, bytes]) -> int:
