@@ -90,12 +90,11 @@ _ENVELOPE_FIELDS: Final = ("id", "source", "detail-type", "account", "region", "
 def _envelope(tree: dict[str, Any]) -> Envelope:
     values = [tree.get(name) for name in _ENVELOPE_FIELDS]
     for at, value in enumerate(values):
-        if value is None:
-            continue
-        if type(value) is not str:
+        if type(value) is str:
+            if not value.strip():
+                values[at] = None  # a blank text says as little as an absent one
+        elif value is not None:
             raise Unreadable(f"{_ENVELOPE_FIELDS[at]} is {type_name(value)}, not text")
-        if not value.strip():
-            values[at] = None  # a blank text says as little as an absent one
     return Envelope(*values)
 
 

@@ -226,8 +226,8 @@ def _version(value: object) -> int | None:
 
 
 def _time_ms(moment: Moment) -> int | None:
-    latest_ns = max([time for time in moment.times if time is not None], default=None)
-    return None if latest_ns is None else latest_ns // NS_PER_MS
+    known = [time for time in moment.times if time is not None]
+    return max(known) // NS_PER_MS if known else None
 
 
 def _id_bytes(value: Any) -> bytes | None:
@@ -259,8 +259,7 @@ def _without_path(node: Any, path: tuple[str, ...]) -> Any:
 def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
     """Hash length-prefixed parts with the secret, so that no two lists of parts read the same."""
     hasher = _keyed(secret, purpose).copy()
-    for part in parts:
-        hasher.update(len(part).to_bytes(4, "big") + part)
+    hasher.update(b"".join([piece for part in parts for piece in (len(part).to_bytes(4, "big"), part)]))
     return hasher.digest()
 
 

@@ -128,8 +128,8 @@ class Flow:
 
     def _rounds(self, tasks: list[Task], give_up_us: int) -> None:
         """Give every task a result, round by round; those that have one already are looked at for their twins."""
-        ended = {task.at: task for task in tasks if task.result is not None}
         pending = [task for task in tasks if task.result is None]
+        ended = {task.at: task for task in tasks if task.result is not None} if pending else {}
         while pending:
             if ended:
                 self._take_over(pending, ended)

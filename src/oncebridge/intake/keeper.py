@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Ledger
 
 
-class Held(msgspec.Struct, eq=False):
+class Held(msgspec.Struct, eq=False, gc=False):
     """A claim that this process holds, by its own monotonic clock."""
 
     claim: Claim

@@ -18,7 +18,7 @@ from oncebridge.telemetry import Move
 At: TypeAlias = bytes | tuple[bytes, str]
 
 
-class Task(msgspec.Struct, eq=False, kw_only=True):
+class Task(msgspec.Struct, eq=False, kw_only=True, gc=False):
     """One event on its way to one handler, or a delivery on its way to the dead letters."""
 
     ask: Ask
@@ -40,7 +40,7 @@ class Task(msgspec.Struct, eq=False, kw_only=True):
         return (ask.key, ask.handler) if ask.handler else ask.key
 
 
-class Delivery(msgspec.Struct, eq=False, kw_only=True):
+class Delivery(msgspec.Struct, eq=False, kw_only=True, gc=False):
     """One delivery: a task for each handler that takes its event; none where no handler does."""
 
     tasks: list[Task]

@@ -46,6 +46,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lost: bool = False
 
 
+_DONE: Final = Ended(outcome=Outcome.DONE, reason="first delivery of this event")
+
+
 class _HandlerFailed(Exception):
     """Carries a handler's error out of its transaction, so that the ledger's own errors stay apart."""
 
@@ -75,6 +78,8 @@ class Work:
                 self._call_in_transaction(handler, event, claim)
             else:
                 self._call(handler, event)
+                if claim.attempt == 1:
+                    return _DONE  # nearly always
         except ClaimLost as lost:
             return Ended(outcome=Outcome.RETRY, reason=str(lost), lost=True)
         except _HandlerFailed as failed:
@@ -89,7 +94,7 @@ class Work:
 
     def _call(self, handler: Handler, event: Event, **transaction: Any) -> None:
         result = handler.function(event, **transaction)
-        if inspect.isawaitable(result):
+        if result is not None and inspect.isawaitable(result):
             self._loop.run(result)
 
     def _call_in_transaction(self, handler: Handler, event: Event, claim: Claim) -> None:
