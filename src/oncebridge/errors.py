@@ -63,6 +63,10 @@ class RetryLater(OncebridgeError):
         self.after_seconds = after_seconds
 
 
+class HandlerWriteRefused(OncebridgeError):
+    """The ledger refused a write that a handler added to its transaction, so nothing of it was written."""
+
+
 # --- Raised inside the bridge only -------------------------------------------------------------------
 
 

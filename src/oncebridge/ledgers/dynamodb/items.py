@@ -1,0 +1,233 @@
+"""Items of the DynamoDB ledger: how records, entities and letters are written as attributes, and conditions on them.
+
+One table, keys `pk` and `sk`:
+
+    event#KEY   handler#NAME      the record of an event for one handler, with the beginning of its dead letter
+    event#KEY   letter#ID#0001    a further part of a dead letter that is too large for one item
+    entity#KEY  entity            who holds an entity, and its newest state
+    ledger      meta              schema and secret
+
+In clear are topics, event times and envelope ids; everything else of a payload is a keyed digest, but for what
+dead letters hold. Times ending in _us are microseconds, `expires` is in seconds: DynamoDB's time to live.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oncebridge.claim import Entity, Record, Status
+from oncebridge.identity import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from oncebridge.claim import Ask
+
+#: As DynamoDB has it: attribute -> {type: value}.
+Item = dict[str, dict[str, Any]]
+#: What must hold for a write: attribute, operator, value. None: that there is no such item.
+Condition = list[tuple[str, str, Any]] | None
+
+EVENT: Final = "event#"
+HANDLER: Final = "handler#"
+LETTER: Final = "letter#"
+ENTITY: Final = "entity#"
+EXPIRES: Final = "expires"
+#: Attributes that exist only while a dead letter is kept: its id, how many further parts, its reason, its beginning.
+OF_LETTER: Final = ("letter", "parts", "reason", "head")
+#: Who may be asked about an event, and what it was: written once.
+ABOUT: Final = ("topic", "time_ms", "conversation", "user")
+
+_moment = msgspec.json.Decoder(Moment).decode
+_encode = msgspec.json.Encoder().encode
+_RECORD_DEFAULTS: Final = {"nonce": b"", "lease_until_us": 0, "alone": False, "again_us": 0}
+
+
+class Write(msgspec.Struct, frozen=True):
+    """One conditional write: `Put`, `Update`, `Delete` or `ConditionCheck`, with its arguments."""
+
+    kind: str
+    arguments: dict[str, Any]
+
+
+# --- keys and values ---------------------------------------------------------------------------------
+
+
+def event_key(key: bytes, handler: str) -> Item:
+    """Return where the record of an event is."""
+    return wrapped({"pk": EVENT + key.hex(), "sk": HANDLER + handler})
+
+
+def part_key(key: bytes, letter: str, number: int) -> Item:
+    """Return where a part of a letter is."""
+    return wrapped({"pk": EVENT + key.hex(), "sk": f"{LETTER}{letter}#{number:04d}"})
+
+
+def entity_key(entity: bytes) -> Item:
+    """Return where an entity is."""
+    return wrapped({"pk": ENTITY + entity.hex(), "sk": "entity"})
+
+
+def wrapped(attributes: Mapping[str, Any]) -> Item:
+    """Write values as DynamoDB has them; None is left out."""
+    return {name: _wrap(value) for name, value in attributes.items() if value is not None}
+
+
+def _wrap(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"BOOL": value}
+    if isinstance(value, int):
+        return {"N": str(value)}
+    return {"B" if isinstance(value, bytes) else "S": value}
+
+
+def unwrapped(item: Item) -> dict[str, Any]:
+    """Read values as DynamoDB has them."""
+    return {name: _unwrap(*next(iter(value.items()))) for name, value in item.items()}
+
+
+def _unwrap(kind: str, value: Any) -> Any:
+    if kind == "N":
+        return int(value)
+    return bytes(value) if kind == "B" else value
+
+
+# --- what is stored ----------------------------------------------------------------------------------
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An item as it was seen: what it says, and the revision that a write on top of it is conditional on."""
+
+    said: dict[str, Any]
+    #: Whether it has outlived the retention. DynamoDB may keep it for days more: it counts as forgotten.
+    expired: bool = False
+
+    @property
+    def seen(self) -> Condition:
+        """The condition that the item is still the one that was seen."""
+        return [("rev", "=", self.said["rev"])] if self.said else None
+
+    @property
+    def letter(self) -> tuple[str, int] | None:
+        """The id of the dead letter that is kept, and how many parts it has beside its beginning."""
+        return (self.said["letter"], self.said["parts"]) if "letter" in self.said else None
+
+    @property
+    def record(self) -> Record | None:
+        """The item as the record of an event."""
+        if not self.said or self.expired:
+            return None
+        said = self.said
+        kept = {name: said.get(name, default) for name, default in _RECORD_DEFAULTS.items()}
+        return Record(
+            status=Status(said["status"]),
+            token=said["token"],
+            attempts=said["attempts"],
+            content=said.get("content"),
+            envelope=said.get("envelope"),
+            changed_us=said["changed_us"],
+            letter="letter" in said,
+            **kept,
+        )
+
+    @property
+    def entity(self) -> Entity | None:
+        """The item as an entity."""
+        if not self.said or self.expired:
+            return None
+        said = self.said
+        return Entity(
+            token=said["token"],
+            lease_until_us=said.get("lease_until_us", 0),
+            state=said.get("state"),
+            moment=_moment(said["moment"]),
+            key=said.get("newest"),
+            line=_moment(said["line"]),
+            unsure=said["unsure"],
+            changed_us=said["changed_us"],
+        )
+
+
+def stored(item: Item | None, now_us: int) -> Stored:
+    """Read an item; what has outlived the retention for sure counts as forgotten."""
+    said = unwrapped(item) if item else {}
+    return Stored(said, expired=EXPIRES in said and said[EXPIRES] * 1_000_000 <= now_us)
+
+
+def record_attributes(record: Record) -> dict[str, Any]:
+    """Return what is written of a record; what is as usual is None, and takes no room."""
+    said = {name: getattr(record, name) for name in ("token", "attempts", "content", "envelope", "changed_us")}
+    usual = {name: getattr(record, name) for name in _RECORD_DEFAULTS}
+    changed = {name: None if value == _RECORD_DEFAULTS[name] else value for name, value in usual.items()}
+    return {"status": record.status.value, **said, **changed}
+
+
+def about(ask: Ask) -> dict[str, Any]:
+    """Return what is written of an ask, once."""
+    return {**{name: getattr(ask, name) for name in ABOUT}, "entity": ask.entity}
+
+
+def entity_attributes(entity: Entity) -> dict[str, Any]:
+    """Return what is written of an entity."""
+    return {
+        "token": entity.token,
+        "lease_until_us": entity.lease_until_us or None,
+        "state": entity.state,
+        "moment": _encode(entity.moment),
+        "newest": entity.key,
+        "line": _encode(entity.line),
+        "unsure": entity.unsure,
+        "changed_us": entity.changed_us,
+    }
+
+
+# --- writes ------------------------------------------------------------------------------------------
+
+
+def put(item: Item, condition: Condition) -> Write:
+    """Write a whole item."""
+    return Write("Put", {"Item": item, **_conditional(condition)})
+
+
+def check(key: Item, condition: Condition) -> Write:
+    """Write nothing, but let what is written with it depend on another item."""
+    return Write("ConditionCheck", {"Key": key, **_conditional(condition)})
+
+
+def delete(key: Item, condition: Condition) -> Write:
+    """Remove an item."""
+    return Write("Delete", {"Key": key, **_conditional(condition)})
+
+
+def update(key: Item, changes: Mapping[str, Any], condition: Sequence[tuple[str, str, Any]], **more: int) -> Write:
+    """Change some attributes of an item that is there: None removes one, `more` adds to a number.
+
+    The revision always moves on.
+    """
+    more["rev"] = 1
+    conditional = _conditional(list(condition))
+    sets = [f"#{name} = :{name}" for name, value in changes.items() if value is not None]
+    sets += [f"#{name} = #{name} + :{name}" for name in more]
+    gone = [f"#{name}" for name, value in changes.items() if value is None]
+    conditional["ExpressionAttributeNames"] |= {f"#{name}": name for name in (*changes, *more)}
+    conditional["ExpressionAttributeValues"] |= {
+        f":{name}": value for name, value in wrapped({**changes, **more}).items()
+    }
+    expression = f"SET {', '.join(sets)}" + (f" REMOVE {', '.join(gone)}" if gone else "")
+    return Write("Update", {"Key": key, "UpdateExpression": expression, **conditional})
+
+
+def _conditional(condition: Condition) -> dict[str, Any]:
+    """Write a condition; where it fails, the answer is to show the item, which saves reading it."""
+    shown = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    if condition is None:
+        nothing = {"ConditionExpression": "attribute_not_exists(#pk)", "ExpressionAttributeNames": {"#pk": "pk"}}
+        return {**nothing, **shown}
+    return {
+        "ConditionExpression": " AND ".join(f"#{name} {operator} :if_{name}" for name, operator, _ in condition),
+        "ExpressionAttributeNames": {f"#{name}": name for name, *_ in condition},
+        "ExpressionAttributeValues": wrapped({f":if_{name}": value for name, _, value in condition}),
+        **shown,
+    }

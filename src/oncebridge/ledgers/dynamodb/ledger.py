@@ -1,0 +1,203 @@
+"""The ledger in a DynamoDB table: conditional writes, one for each verb and event where that is possible.
+
+DynamoDB keeps one item consistent at a time, so everything hangs on conditions: no worker ever reads first and
+hopes. It has no clock to ask, so leases are judged by the `Date` of its answers (`server_time`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from oncebridge.claim import Answer, Claim, Verdict
+from oncebridge.clock import Clock, SystemClock
+from oncebridge.errors import ConfigurationError, LedgerUnavailable
+from oncebridge.ledgers import RETENTION_US
+from oncebridge.ledgers.dynamodb import moves, schema, search
+from oncebridge.ledgers.dynamodb.examine import examined
+from oncebridge.ledgers.dynamodb.server_time import DateTime, GivenTime, ServerTime
+from oncebridge.ledgers.dynamodb.table import PARALLEL, PATIENCE_US, Table, connected
+from oncebridge.ledgers.dynamodb.transaction import settle_with
+from oncebridge.ledgers.dynamodb.troubles import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from oncebridge.claim import Ask, Settlement, Status
+    from oncebridge.ledgers.protocol import Entry, Finding, Query
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SETTLE_WITHIN_US: Final = 10_000_000  # whoever settles knows the lease, and asks again
+_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
+
+
+class DynamoDBLedger:
+    """Keeps the ledger in one table."""
+
+    def __init__(
+        self,
+        table: str,
+        clock: Clock | None = None,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        retention_us: int = RETENTION_US,
+    ) -> None:
+        """Remember where the table is; it is reached by `open`. A clock is given only by tests."""
+        self.place = Place(table, region, endpoint_url)
+        self._clock: Clock = SystemClock()
+        self._time: ServerTime = DateTime(self._clock) if clock is None else GivenTime(clock)
+        self._retention_us = retention_us
+        self._lock = threading.Lock()
+        self._connection: Table | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_open = False
+
+    def __repr__(self) -> str:
+        """Show the table and whether it is open."""
+        return f"<DynamoDBLedger {self.place} {'open' if self._is_open else 'closed'}>"
+
+    @classmethod
+    def from_url(cls, url: str, *, retention_us: int = RETENTION_US) -> Self:
+        """Read `dynamodb://table?region=eu-central-1&endpoint_url=http://localhost:8000`; both are optional."""
+        parts = urlsplit(url)
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        unknown = sorted(set(given) - {"region", "endpoint_url"})
+        if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/") or unknown:
+            wrong = f"; it does not know {', '.join(unknown)}" if unknown else ""
+            raise ConfigurationError(
+                "ledger: this URL names no DynamoDB table; write dynamodb://table?region=eu-central-1, with "
+                f"&endpoint_url=http://localhost:8000 where it is not AWS' own{wrong}"
+            )
+        return cls(
+            parts.netloc,
+            region=given.get("region") or None,
+            endpoint_url=given.get("endpoint_url") or None,
+            retention_us=retention_us,
+        )
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    def open(self, secret: bytes | None) -> bytes:
+        """Find the table, learn the time from its first answer, and agree on the secret."""
+        agreed = schema.opened(self._reached(), secret)
+        self._is_open = True
+        return agreed
+
+    def migrate(self) -> None:
+        """Create the table where it is missing, and let DynamoDB remove what has expired."""
+        schema.migrate(self._reached())
+
+    def close(self) -> None:
+        """Let go of connections and threads."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            pool, self._pool = self._pool, None
+            self._is_open = False
+        if pool is not None:
+            pool.shutdown()
+        if connection is not None:
+            connection.close()
+
+    def _connect(self) -> Any:
+        return connected(self.place)
+
+    def _reached(self) -> Table:
+        with self._lock:
+            if self._connection is None:
+                self._connection = Table(
+                    self._connect(),
+                    self.place,
+                    clock=self._clock,
+                    time=self._time,
+                    retention_us=self._retention_us,
+                )
+            return self._connection
+
+    @property
+    def _table(self) -> Table:
+        if not self._is_open or self._connection is None:
+            raise LedgerUnavailable(f"{self.place} is not open")
+        return self._connection
+
+    def _each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Work on all at once, as far as there are connections; what fails fails once nothing is under way."""
+        if len(items) <= 1:
+            return [work(item) for item in items]
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="oncebridge-dynamodb")
+            futures = [self._pool.submit(work, item) for item in items]
+        wait(futures)
+        return [future.result() for future in futures]
+
+    # --- claim, extend, settle -----------------------------------------------------------------------
+
+    def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
+        """Ask for each event at the same time: a call names each event and each entity at most once."""
+        table = self._table
+        patience = table.patience(min(PATIENCE_US, lease_us // 2))
+        contradictions = self._time.contradictions
+        answers = self._each(lambda ask: moves.claim(table, patience, ask, nonce, lease_us), asks)
+        if self._time.contradictions == contradictions:
+            return answers
+        return self._renewed(asks, answers, lease_us)
+
+    def _renewed(self, asks: Sequence[Ask], answers: list[Answer], lease_us: int) -> list[Answer]:
+        """Let claims run from now on, where the time turned out to be another: this machine may have been frozen."""
+        granted = [n for n, answer in enumerate(answers) if answer.token]
+        kept = self.extend([Claim(asks[n], answers[n].token) for n in granted], lease_us=lease_us)
+        lost = {n for n, ok in zip(granted, kept, strict=True) if not ok}
+        return [Answer(Verdict.BUSY, busy_us=lease_us) if n in lost else one for n, one in enumerate(answers)]
+
+    def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
+        """Move the lease of claims in force."""
+        table = self._table
+        patience = table.patience(min(PATIENCE_US, lease_us // 3))
+        contradictions = self._time.contradictions
+        kept = self._each(lambda claim: moves.extend(table, patience, claim, lease_us), claims)
+        if self._time.contradictions != contradictions:  # it is later than was thought: once more, by the right time
+            kept = self._each(lambda claim: moves.extend(table, patience, claim, lease_us), claims)
+        return kept
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """End claims in force."""
+        table = self._table
+        patience = table.patience(SETTLE_WITHIN_US)
+        return self._each(lambda settlement: moves.settle(table, patience, settlement), settlements)
+
+    @contextmanager
+    def transaction(self, claim: Claim) -> Iterator[list[Any]]:
+        """Give a handler a list for its own writes, as `TransactWriteItems` takes them, and settle `done` with them."""
+        table = self._table
+        writes: list[Any] = []
+        yield writes  # the handler's own errors pass through as they are: nothing is written yet
+        settle_with(table, table.patience(SETTLE_WITHIN_US), claim, writes)
+
+    # --- reading and upkeep --------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> list[Entry]:
+        """Return the event's items, with what dead letters hold."""
+        return search.entries_of(self._table, key)
+
+    def scan(self, query: Query) -> Iterator[Entry]:
+        """Return what matches, the longest unchanged first; this reads the whole table."""
+        yield from search.found(self._table, query)
+
+    def counts(self) -> dict[Status, int]:
+        """Count events by status; this reads the whole table."""
+        return search.counts(self._table)
+
+    def purge(self, *, older_than_us: int) -> int:
+        """Forget sooner than DynamoDB does by itself; this reads the whole table."""
+        return search.purge(self._table, older_than_us, self._each)
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at the table's settings, the clock, and what this worker may do."""
+        return examined(self._table)

@@ -1,0 +1,187 @@
+"""Looking things up in the DynamoDB ledger, and forgetting: for people and upkeep.
+
+One event is found by its key. All else reads the whole table, page by page: no worker ever does that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from oncebridge.claim import SETTLED, Status
+from oncebridge.ledgers.dynamodb.items import ABOUT, ENTITY, EVENT, HANDLER, LETTER, Stored, delete, entity_key, wrapped
+from oncebridge.ledgers.dynamodb.letters import key_of, letter_of_part, read_letter
+from oncebridge.ledgers.dynamodb.troubles import ConditionFailed
+from oncebridge.ledgers.protocol import Entry, Query
+from oncebridge.topics import topic_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from oncebridge.claim import Letter
+    from oncebridge.ledgers.dynamodb.table import Table
+
+#: How long a part of a letter may wait for the event that names it, before it counts as left by a crash.
+ORPHAN_US: Final = 3_600_000_000
+#: Without what letters hold.
+_SHOWN: Final = (
+    *("pk", "sk", "rev", "status", "token", "attempts", "envelope", "changed_us", "again_us", "lease_until_us"),
+    *("letter", "parts", "reason", "newest", "entity", "expires", *ABOUT),
+)
+
+
+# --- one event ---------------------------------------------------------------------------------------
+
+
+def entries_of(table: Table, key: bytes) -> list[Entry]:
+    """Return what is known of one event, for each handler, with what dead letters hold."""
+    patience = table.patience()
+    while True:
+        values = wrapped({":pk": EVENT + key.hex(), ":handler": HANDLER})
+        condition = "pk = :pk AND begins_with(sk, :handler)"
+        query = {"KeyConditionExpression": condition, "ExpressionAttributeValues": values}
+        events = list(table.pages(patience, "query", **query))
+        letters = [read_letter(table, patience, key, event) for event in events]
+        if all(letter or not event.letter for event, letter in zip(events, letters, strict=True)):
+            return [_entry(table, event, letter) for event, letter in zip(events, letters, strict=True)]
+        patience.wait(1, f"{table.place}: the dead letter of event {key.hex()} has lost a part")
+
+
+def _entry(table: Table, event: Stored, letter: Letter | None = None) -> Entry:
+    said = event.said
+    return Entry(
+        key=bytes.fromhex(said["pk"].removeprefix(EVENT)),
+        handler=said["sk"].removeprefix(HANDLER),
+        status=Status(said["status"]),
+        topic=said["topic"],
+        time_ms=said.get("time_ms"),
+        attempts=said["attempts"],
+        envelope=said.get("envelope"),
+        changed_us=said["changed_us"],
+        again_us=said.get("again_us", 0),
+        lease_until_us=said.get("lease_until_us") or _lease_on_entity(table, said),
+        reason=said.get("reason", ""),
+        raw=letter.raw if letter else None,
+        detail=letter.detail if letter else "",
+    )
+
+
+def _lease_on_entity(table: Table, said: dict[str, Any]) -> int:
+    if said["status"] != Status.CLAIMED or "entity" not in said:
+        return 0
+    entity = table.read(table.patience(), entity_key(said["entity"])).entity
+    return entity.lease_until_us if entity is not None and entity.token == said["token"] else 0
+
+
+# --- many --------------------------------------------------------------------------------------------
+
+
+def found(table: Table, query: Query) -> list[Entry]:
+    """Return what matches, the longest unchanged first."""
+    items = _entities(table) if query.entities else _events(table)
+    matches = _of_subject if query.entities else _matches
+    found = sorted(
+        (item for item in items if matches(query, item.said)),
+        key=lambda item: (item.said["changed_us"], item.said["pk"], item.said["sk"]),
+    )[: query.limit]
+    return [_newest(item.said) if query.entities else _entry(table, item) for item in found]
+
+
+def counts(table: Table) -> dict[Status, int]:
+    """Count events by status."""
+    counted: dict[Status, int] = {}
+    for event in _events(table):
+        status = Status(event.said["status"])
+        counted[status] = counted.get(status, 0) + 1
+    return counted
+
+
+def _events(table: Table) -> Iterator[Stored]:
+    return _scanned(table, EVENT, HANDLER)
+
+
+def _entities(table: Table) -> Iterator[Stored]:
+    return (entity for entity in _scanned(table, ENTITY, "entity") if "newest" in entity.said)
+
+
+def _scanned(table: Table, pk: str, sk: str) -> Iterator[Stored]:
+    return table.pages(
+        table.patience(),
+        "scan",
+        FilterExpression="begins_with(#pk, :pk) AND begins_with(#sk, :sk)",
+        ProjectionExpression=", ".join(f"#{name}" for name in _SHOWN),
+        ExpressionAttributeNames={f"#{name}": name for name in _SHOWN},
+        ExpressionAttributeValues=wrapped({":pk": pk, ":sk": sk}),
+    )
+
+
+def _of_subject(query: Query, said: dict[str, Any]) -> bool:
+    return query.subject is None or query.subject in (said.get("conversation"), said.get("user"))
+
+
+def _matches(query: Query, said: dict[str, Any]) -> bool:
+    return (
+        _of_subject(query, said)
+        and (not query.statuses or said["status"] in query.statuses)
+        and (not query.letters or "letter" in said)
+        and (query.topic is None or bool(topic_pattern(query.topic).fullmatch(said["topic"])))
+        and (query.reason is None or ("letter" in said and query.reason in said["reason"]))
+        and (query.since_us is None or said["changed_us"] >= query.since_us)
+        and (query.until_us is None or said["changed_us"] < query.until_us)
+    )
+
+
+def _newest(said: dict[str, Any]) -> Entry:
+    lease_until_us = said.get("lease_until_us", 0)
+    return Entry(
+        key=said["newest"],
+        status=Status.CLAIMED if lease_until_us else Status.DONE,
+        topic=said["topic"],
+        time_ms=said.get("time_ms"),
+        envelope=said.get("envelope"),
+        changed_us=said["changed_us"],
+        lease_until_us=lease_until_us,
+    )
+
+
+# --- forgetting --------------------------------------------------------------------------------------
+
+
+def purge(
+    table: Table, older_than_us: int, each: Callable[[Callable[[Stored], bool], list[Stored]], list[bool]]
+) -> int:
+    """Forget what was settled before then, entities that rest since, and parts of letters that nobody names."""
+    before_us = table.now_us() - older_than_us
+    events = [event for event in _events(table) if _is_over(event.said) and event.said["changed_us"] < before_us]
+    forgotten = sum(each(lambda event: _forget(table, event), events))
+    resting = [
+        entity
+        for entity in _scanned(table, ENTITY, "entity")
+        if "lease_until_us" not in entity.said and entity.said["changed_us"] < before_us
+    ]
+    each(lambda entity: _forget(table, entity), resting)
+    for part in [part for part in _scanned(table, EVENT, LETTER) if not _is_named(table, part.said)]:
+        table.on_table(table.patience(), "delete_item", Key=key_of(part.said))
+    return forgotten
+
+
+def _is_over(said: dict[str, Any]) -> bool:
+    return Status(said["status"]) in SETTLED and "letter" not in said
+
+
+def _forget(table: Table, item: Stored) -> bool:
+    """Remove an item, unless it has changed since it was seen."""
+    try:
+        table.write(table.patience(), delete(key_of(item.said), item.seen))
+    except ConditionFailed as failed:
+        return failed.item is None  # gone: by this very call, if its reply was lost
+    return True
+
+
+def _is_named(table: Table, said: dict[str, Any]) -> bool:
+    """Tell whether an event names the letter that a part belongs to, or may be about to."""
+    if said["changed_us"] > table.now_us() - ORPHAN_US:
+        return True
+    values = wrapped({":pk": said["pk"], ":handler": HANDLER})
+    condition = "pk = :pk AND begins_with(sk, :handler)"
+    events = table.pages(table.patience(), "query", KeyConditionExpression=condition, ExpressionAttributeValues=values)
+    return letter_of_part(said) in {event.letter[0] for event in events if event.letter}

@@ -1,0 +1,207 @@
+"""The table: calls that wait out passing trouble, and the conditional writes that the ledger is made of.
+
+Nothing is repeated by botocore, whose repeats nobody would know of: every call of the ledger is made so that it
+may be repeated here, with the same arguments, whether or not the one before took effect.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oncebridge.claim import Call
+from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra
+from oncebridge.ledgers.dynamodb.items import Item, Stored, Write, stored
+from oncebridge.ledgers.dynamodb.troubles import ConditionFailed, Passing, Place, understood
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncebridge.clock import Clock
+    from oncebridge.ledgers.dynamodb.server_time import ServerTime
+
+PARALLEL: Final = 16  # calls of one batch under way at once
+CONNECT_SECONDS: Final = 3
+READ_SECONDS: Final = 5
+PATIENCE_US: Final = 20_000_000
+BACKOFF_SECONDS: Final = 0.025
+BACKOFF_SECONDS_MAX: Final = 1.0
+
+_SINGLE: Final = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
+_jitter = random.Random()  # noqa: S311 - chooses how long to wait
+
+
+class Patience:
+    """How long one verb tries: below its lease, so that nobody takes over what is still being asked for."""
+
+    def __init__(self, clock: Clock, within_us: int) -> None:
+        """Start now."""
+        self._clock = clock
+        self._until_us = clock.monotonic_us() + within_us
+
+    def wait(self, attempt: int, why: str) -> None:
+        """Wait before the next attempt, anywhere up to a ceiling, so that workers do not march in step."""
+        seconds = _jitter.uniform(0, min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2 ** min(attempt, 10)))
+        if self._clock.monotonic_us() + seconds * 1_000_000 > self._until_us:
+            raise LedgerUnavailable(why)
+        self._clock.wait(threading.Event(), seconds)
+
+
+class Contention(msgspec.Struct):
+    """Counts how often others were quicker, and waits a little longer each time but the first."""
+
+    table: Table
+    patience: Patience
+    lost: int = 0
+
+    def again(self) -> None:
+        """Go on, or give up when patience ends."""
+        if self.lost:
+            self.patience.wait(self.lost, f"{self.table.place}: others keep changing the same item")
+        self.lost += 1
+
+
+def connected(place: Place) -> Any:
+    """Make a client; AWS' own settings say who we are."""
+    try:
+        # Not before it is needed: it takes longer to load than all the rest together.
+        import boto3
+        from botocore.config import Config
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"ledger: dynamodb:// needs the package {error.name}; install it with: pip install 'oncebridge[aws]'"
+        ) from None
+    config = Config(
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        max_pool_connections=PARALLEL + 2,  # a batch, the background's extensions, and one to look with
+        tcp_keepalive=True,
+    )
+    try:
+        session = boto3.session.Session(region_name=place.region)
+        return session.client("dynamodb", endpoint_url=place.endpoint_url, config=config)
+    except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
+        trouble = understood(error, "open", place)
+        if isinstance(trouble, ConfigurationError):
+            raise trouble from None
+        raise ConfigurationError(f"{place}: {type(error).__name__}; check region and endpoint_url in the URL") from None
+
+
+class Table:
+    """One table, as a client sees it."""
+
+    def __init__(self, client: Any, place: Place, *, clock: Clock, time: ServerTime, retention_us: int) -> None:
+        """Take the client, the clock to wait by, and the time to go by."""
+        self._client = client
+        self.place = place
+        self.clock = clock
+        self.time = time
+        self.retention_us = retention_us
+
+    def patience(self, within_us: int = PATIENCE_US) -> Patience:
+        """Begin a verb."""
+        return Patience(self.clock, within_us)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._client.close()
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        """Return the earliest that it can be now: what is over by this time is surely over."""
+        return self.time.bounds().earliest_us
+
+    def calling(self, nonce: bytes, lease_us: int) -> Call:
+        """Make a call as of now: leases of others are judged by the earliest that it can be, own ones last longer."""
+        earliest_us, latest_us = self.time.bounds()
+        return Call(nonce, lease_us + latest_us - earliest_us, earliest_us)
+
+    def expires(self) -> int:
+        """Return when that which is settled now may be forgotten, in whole seconds."""
+        return -(-(self.time.bounds().latest_us + self.retention_us) // 1_000_000)
+
+    # --- calls ---------------------------------------------------------------------------------------
+
+    def call(self, patience: Patience, operation: str, *, needs: str = "", **arguments: Any) -> dict[str, Any]:
+        """Call, until there is an answer, with what is needed in it, or patience ends.
+
+        Raises:
+            ConditionFailed: Nothing was written, or it was already written by the same call before.
+            LedgerRefused: Something must be changed first.
+            LedgerUnavailable: It is not known whether it took effect.
+
+        """
+        method = getattr(self._client, operation)
+        attempt = 0
+        while True:
+            sent_us = self.clock.monotonic_us()
+            try:
+                response: dict[str, Any] = method(**arguments)
+            except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
+                self._hear(getattr(error, "response", None), sent_us)
+                trouble = understood(error, operation, self.place)
+            else:
+                self._hear(response, sent_us)
+                if not needs or needs in response:
+                    return response
+                trouble = Passing("the answer was cut short")
+            if not isinstance(trouble, Passing):
+                # Without what caused it: a refused signature quotes the session's token.
+                raise trouble from None
+            patience.wait(attempt, f"{self.place}: {trouble}")
+            attempt += 1
+
+    def _hear(self, response: Any, sent_us: int) -> None:
+        metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
+        self.time.hear(((metadata or {}).get("HTTPHeaders") or {}).get("date"), sent_us)
+
+    def on_table(self, patience: Patience, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Call an operation on the table itself."""
+        return self.call(patience, operation, TableName=self.place.table, **arguments)
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def read(self, patience: Patience, key: Item) -> Stored:
+        """Read one item as it is now."""
+        response = self.on_table(patience, "get_item", Key=key, ConsistentRead=True)
+        return stored(response.get("Item"), self.now_us())
+
+    def read_together(self, patience: Patience, *keys: Item) -> list[Stored]:
+        """Read items as they are at one moment."""
+        gets = [{"Get": {"TableName": self.place.table, "Key": key}} for key in keys]
+        responses = self.call(patience, "transact_get_items", needs="Responses", TransactItems=gets)["Responses"]
+        now_us = self.now_us()
+        return [stored(response.get("Item"), now_us) for response in responses]
+
+    def pages(self, patience: Patience, operation: str, **arguments: Any) -> Iterator[Stored]:
+        """Read everything that a query or scan finds."""
+        start: dict[str, Any] = {}
+        while True:
+            response = self.on_table(patience, operation, needs="Items", ConsistentRead=True, **arguments, **start)
+            now_us = self.now_us()
+            found = (stored(item, now_us) for item in response["Items"])
+            yield from (one for one in found if not one.expired)
+            if not response.get("LastEvaluatedKey"):
+                return
+            start = {"ExclusiveStartKey": response["LastEvaluatedKey"]}
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def write(self, patience: Patience, *writes: Write, **options: str) -> Stored:
+        """Write one thing by itself, or several together; return what one was before, where that was asked for."""
+        if len(writes) == 1:
+            (write,) = writes
+            response = self.on_table(patience, _SINGLE[write.kind], **write.arguments, **options)
+            return stored(response.get("Attributes"), 0)
+        items = [{write.kind: {"TableName": self.place.table, **write.arguments}} for write in writes]
+        self.call(patience, "transact_write_items", TransactItems=items, **options)
+        return Stored({})
+
+    def found(self, patience: Patience, failed: ConditionFailed, key: Item) -> Stored:
+        """Return what was in the way of a write; where the answer does not show it, read it."""
+        return stored(failed.item, self.now_us()) if failed.item else self.read(patience, key)

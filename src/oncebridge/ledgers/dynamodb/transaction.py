@@ -1,0 +1,67 @@
+"""A handler's own writes, in the one transaction that settles its event: all or nothing."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from oncebridge.claim import Outcome, Settlement, decide_settle
+from oncebridge.errors import ClaimLost, HandlerWriteRefused, LedgerRefused, PermanentError
+from oncebridge.ledgers.dynamodb.items import Stored, event_key
+from oncebridge.ledgers.dynamodb.letters import remove_parts
+from oncebridge.ledgers.dynamodb.moves import freeing_write, keys_of, settle_write
+from oncebridge.ledgers.dynamodb.troubles import CONDITION_FAILED, ConditionFailed
+
+if TYPE_CHECKING:
+    from oncebridge.claim import Claim
+    from oncebridge.ledgers.dynamodb.table import Patience, Table
+
+WRITES_MAX: Final = 100  # of one transaction, by DynamoDB's own limit
+
+
+def settle_with(table: Table, patience: Patience, claim: Claim, writes: list[Any]) -> None:
+    """Settle `done` together with the handler's writes, both or neither.
+
+    Raises:
+        ClaimLost: The claim was no longer in force.
+        HandlerWriteRefused: A condition of the handler's own did not hold, or it may not write there.
+        PermanentError: What the handler added is no transaction that DynamoDB could ever accept.
+
+    """
+    ask, settlement = claim.ask, Settlement(claim, Outcome.DONE)
+    if ask.entity is None:
+        event, entity = table.read(patience, event_key(ask.key, ask.handler)), Stored({})
+    else:
+        event, entity = table.read_together(patience, *keys_of(ask))
+    now_us = table.now_us()
+    _, record, free = decide_settle(settlement, event.record, entity.entity, now_us)
+    if record is None:
+        raise ClaimLost
+    own = [settle_write(table, settlement, now_us, None)]
+    own += [freeing_write(table, settlement, free)] if free is not None else []
+    items = [*writes, *({write.kind: {"TableName": table.place.table, **write.arguments}} for write in own)]
+    if len(items) > WRITES_MAX:
+        raise PermanentError(
+            f"the handler added {len(writes)} writes to its transaction; DynamoDB takes {WRITES_MAX - len(own)} at most"
+        )
+    _transact(table, patience, items, number_of_writes=len(writes))
+    remove_parts(table, patience, ask.key, event.letter)
+
+
+def _transact(table: Table, patience: Patience, items: list[Any], *, number_of_writes: int) -> None:
+    # By this token DynamoDB knows a repeated call, and answers it as the first.
+    token = secrets.token_hex(16)
+    try:
+        table.call(patience, "transact_write_items", TransactItems=items, ClientRequestToken=token)
+    except ConditionFailed as failed:
+        if CONDITION_FAILED in failed.codes[number_of_writes:]:
+            raise ClaimLost from None
+        number = failed.codes.index(CONDITION_FAILED)
+        raise HandlerWriteRefused(
+            f"the condition of the handler's write {number + 1} of {number_of_writes} did not hold; nothing was written"
+        ) from None
+    except LedgerRefused as refused:
+        if not number_of_writes:
+            raise
+        # The claim was written with the same rights, and in the same shape: what is new are the handler's writes.
+        raise HandlerWriteRefused(f"a write of the handler, or all of them together: {refused}") from None

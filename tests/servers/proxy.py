@@ -1,0 +1,136 @@
+"""A network that fails on cue: stands between a client and a server, and cuts, swallows or keeps back what passes."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit, urlunsplit
+
+CHUNK = 65_536
+
+
+class Proxy:
+    """Passes bytes on between clients and one server, until it is told otherwise."""
+
+    def __init__(self, server_port: int) -> None:
+        """Listen on a free port of this machine."""
+        self._server_port = server_port
+        self._lock = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._passes = threading.Event()
+        self._passes.set()
+        self._refuses = False
+        self._drops_reply_to: Callable[[bytes], bool] | None = None
+        #: Set once a reply was dropped.
+        self.dropped = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._closing = False
+        self._accepting = threading.Thread(target=self._accept, name="proxy", daemon=True)
+        self._accepting.start()
+
+    # --- what a test can do --------------------------------------------------------------------------
+
+    def url(self, server_url: str) -> str:
+        """Return the server's URL with this proxy in its place."""
+        parts = urlsplit(server_url)
+        user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        return urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{self.port}"))
+
+    def cut(self) -> None:
+        """Reset every connection that there is; new ones are welcome."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            _reset(*pair)
+
+    def refuse(self) -> None:
+        """Cut everything, and let nobody connect any more."""
+        self._refuses = True
+        self.cut()
+
+    def swallow(self) -> None:
+        """Pass nothing on in either direction and answer nothing, as a black hole; connections stay."""
+        self._passes.clear()
+
+    def drop_reply_to(self, matches: Callable[[bytes], bool]) -> None:
+        """Let the next request that matches reach the server, then cut the connection in place of its reply."""
+        self.dropped.clear()
+        self._drops_reply_to = matches
+
+    def heal(self) -> None:
+        """Pass everything on again; what was swallowed arrives late."""
+        self._refuses = False
+        self._drops_reply_to = None
+        self._passes.set()
+
+    def close(self) -> None:
+        """End all of it."""
+        self._closing = True
+        self._passes.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        self._accepting.join()
+
+    # --- passing on ----------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._passes.wait()
+            try:
+                if self._refuses:
+                    raise ConnectionRefusedError
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+            except OSError:
+                _reset(client)
+                continue
+            for one in (client, server):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._pairs.append((client, server))
+            muted = threading.Event()  # the reply that comes next is not for the client
+            for source, target, is_request in ((client, server, True), (server, client, False)):
+                threading.Thread(
+                    target=self._pump, args=(source, target, muted), kwargs={"is_request": is_request}, daemon=True
+                ).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, muted: threading.Event, *, is_request: bool) -> None:
+        with contextlib.closing(source), suppress(OSError):
+            while data := source.recv(CHUNK):
+                self._passes.wait()
+                if is_request:
+                    matches = self._drops_reply_to
+                    if matches is not None and matches(data):
+                        self._drops_reply_to = None
+                        muted.set()
+                elif muted.is_set():
+                    self.dropped.set()  # the server has done it, and nobody learns of it
+                    _reset(target, source)
+                    return
+                target.sendall(data)
+        _reset(target)
+
+
+def _reset(*sockets: socket.socket) -> None:
+    for one in sockets:
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            one.close()
+
+
+@contextmanager
+def running_proxy(server_port: int) -> Iterator[Proxy]:
+    """Run a proxy before a server of this machine."""
+    proxy = Proxy(server_port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
