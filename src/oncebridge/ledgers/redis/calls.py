@@ -52,8 +52,8 @@ class Call(Protocol):
 class Calls(Protocol):
     """How scripts and commands reach the server, or the servers."""
 
-    def start(self, script: Script, prefix: str, arguments: Words) -> Call:
-        """Send a script to where `prefix` lives."""
+    def start(self, script: Script, prefix: str, arguments: Words, *, soon: bool = False) -> Call:
+        """Send a script to where `prefix` lives; with `soon`, together with the call that comes next."""
         ...
 
     def run(self, script: Script, each: Sequence[tuple[str, Words]]) -> list[Any]:
@@ -104,21 +104,29 @@ class Line:
         self._awaited: deque[_Answer] = deque()
         self._usual_us = 0
         self._cut = False
+        self._unsent: list[bytes] = []
         with in_our_words(address):
             self._connection: Connection = pool.get_connection()
 
-    def send(self, words: Words, script: Script | None) -> _Answer:
-        """Send one call."""
+    def send(self, words: Words, script: Script | None, *, soon: bool = False) -> _Answer:
+        """Send one call, or keep it back until the next one: a server that sleeps is woken up once for both."""
         answer = _Answer(self, words, script)
         self._awaited.append(answer)
+        packed = self._connection.pack_command(*words)
+        self._unsent.append(packed if isinstance(packed, bytes) else b"".join(packed))
+        if not soon:
+            self._send_all()
+        return answer
+
+    def _send_all(self) -> None:
+        unsent, self._unsent = self._unsent, []
         try:
             if self._cut:
                 self._connection.connect()  # asks the sentinels who is master now, which sending alone does not
                 self._cut = False
-            self._connection.send_command(*words, check_health=False)
+            self._connection.send_packed_command([b"".join(unsent)], check_health=False)
         except ERRORS as error:
             self.fail(error)
-        return answer
 
     def wait_for_replicas(self) -> _Answer:
         """Ask that so many replicas have what was sent."""
@@ -126,6 +134,10 @@ class Line:
 
     def read_next(self) -> None:
         """Read the answer that comes next."""
+        if self._unsent:
+            self._send_all()
+            if self._cut:
+                return  # it could not be sent, and whoever waits knows
         try:
             self._poll()
             value = self._connection.read_response(disconnect_on_error=False)
@@ -166,6 +178,7 @@ class Line:
             if not answer.arrived:
                 answer.value, answer.arrived = redis.ConnectionError("the connection was dropped"), True
         self._awaited.clear()
+        self._unsent = []
         self._connection.disconnect()
         self._cut = True
 
@@ -194,13 +207,13 @@ class SingleCalls:
             self._local.line, self._local.pid = line, os.getpid()
         return line
 
-    def start(self, script: Script, prefix: str, arguments: Words) -> Call:
+    def start(self, script: Script, prefix: str, arguments: Words, *, soon: bool = False) -> Call:
         """Send a script; the first time in full, so that the server knows it by its digest from then on."""
         line = self._line()
         if script.sha in self._known:
-            answer = line.send(("EVALSHA", script.sha, 1, prefix, *arguments), script)
+            answer = line.send(("EVALSHA", script.sha, 1, prefix, *arguments), script, soon=soon)
         else:
-            answer = line.send(("EVAL", script.text, 1, prefix, *arguments), None)
+            answer = line.send(("EVAL", script.text, 1, prefix, *arguments), None, soon=soon)
             self._known.add(script.sha)
         if self._address.wait:
             return _Replicated(answer, line.wait_for_replicas(), self._address)
@@ -264,7 +277,7 @@ class ClusterCalls:
         with in_our_words(address):
             self._cluster = cluster_of(address)
 
-    def start(self, script: Script, prefix: str, arguments: Words) -> Call:
+    def start(self, script: Script, prefix: str, arguments: Words, *, soon: bool = False) -> Call:  # noqa: ARG002
         """Run a script and wait for it: shards are worked off side by side in `run` alone."""
         (value,) = self.run(script, [(prefix, arguments)])
         return _Done(value)

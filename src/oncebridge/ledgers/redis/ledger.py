@@ -169,7 +169,7 @@ class RedisLedger:
             return _answered(lambda: self.settle(settlements))
         words: list[Word] = [self.retention_s]
         words += [wire.write_settlement(one, entity=one.claim.ask.entity) for one in settlements]
-        call = self._open_calls.start(script("settle"), self._prefixes[0], words)
+        call = self._open_calls.start(script("settle"), self._prefixes[0], words, soon=True)
         return lambda: [one == 1 for one in call.result()]
 
     def _in_shards(

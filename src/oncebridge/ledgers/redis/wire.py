@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DAY_MS: Final = 86_400_000
 _MILLION: Final = 1_000_000
+_BYTES: Final = [bytes([number]) for number in range(256)]
 _NO_ENVELOPE: Final = b"\0\0\0"
 _NO_DAY: Final = b"\0\0\0\0"
 FOUND_RECORD: Final = 3  # fields: a record, its letter, and that it is one
@@ -43,7 +44,7 @@ _double = struct.Struct(">d").pack
 _two_doubles = struct.Struct(">dd").pack
 _day = struct.Struct(">i").pack
 _granted = struct.Struct(">dH").unpack_from
-_head: Final = struct.Struct(">c B H 3s 8s d d d d")
+_head: Final = struct.Struct(">c B H 8s d d d d 3s")
 _entity_head: Final = struct.Struct(">d d d B")
 
 
@@ -123,7 +124,7 @@ def write_ask(ask: Ask, *, entity: bytes | None) -> bytes:
             None if entity is None and not handler else key,
         )
     )
-    return b"".join((flags.to_bytes(1, "big"), envelope, day, id_of(key, handler), state, content, about))
+    return b"".join((_BYTES[flags], day, id_of(key, handler), envelope, state, content, about))
 
 
 def write_claim(claim: Claim, *, entity: bytes | None) -> bytes:
@@ -142,13 +143,15 @@ def write_settlement(settlement: Settlement, *, entity: bytes | None) -> bytes:
     if entity is not None:
         flags += 32
         state = entity + (ask.state or bytes(16)) + _moment(ask.moment)
+    status = _OUTCOMES[settlement.outcome]
     return b"".join((
-        _OUTCOMES[settlement.outcome],
-        flags.to_bytes(1, "big"),
-        _envelope(ask.envelope),
+        status,
+        _BYTES[flags],
         day,
         id_of(ask.key, ask.handler),
         _double(token),
+        status,
+        _envelope(ask.envelope),
         (token & 0xFFFFFF).to_bytes(3, "big"),
         _double(settlement.again_in_us),
         state,
@@ -220,7 +223,7 @@ class Record(msgspec.Struct, frozen=True):
 
 def read_record(text: bytes) -> Record:
     """Read a record as scripts write it."""
-    status, flags, attempts, _, _, _, lease, changed, again = _head.unpack_from(text)
+    status, flags, attempts, _, _, lease, changed, again, _ = _head.unpack_from(text)
     about = _about(text[_head.size + (16 if flags & 4 else 0) :])
     return Record(STATUSES[status], bool(flags & 2), attempts, int(lease), int(changed), int(again), about)
 

@@ -41,24 +41,24 @@ end
 
 local COUNTED = {D = 'done', e = 'echo', s = 'stale'}
 
-local function into_bucket(day, id, status, envelope, mark)
-  local found = day_of(day)
+-- Keep an event: short is what a bucket says of it, its status first.
+local function into_bucket(found, id, short)
+  local day = found.day
   if found.n == 0 then make_bucket(found.prefix .. '0', day) end
-  local key = bucket_of(found, id)
-  if call('HSET', key, sub(id, 1, SHORT), status .. envelope .. mark) == 1 then
+  local key = bucket_of(found, id, 1)
+  if call('HSET', key, sub(id, 1, SHORT), short) == 1 then
     found.n = found.n + 1
-    local column = COUNTED[status]
+    local column = COUNTED[sub(short, 1, 1)]
     found[column] = found[column] + 1
     if found.n >= (found.buckets + 1) * FILL then split(found, day) end
   end
-  if day < TODAY - 1 or day > TODAY + 399 then call('EXPIRE', key, bucket_life_s(day)) end
+  if found.late then call('EXPIRE', key, bucket_life_s(day)) end
   found.newest = NOW
-  found.changed = true
 end
 
 local function write_days()
   for day, found in pairs(days) do
-    if found.changed then
+    if found.newest == NOW then
       call('HSET', DAYS, day, pack('>ddddd', found.newest, found.n, found.done, found.echo, found.stale))
     end
   end

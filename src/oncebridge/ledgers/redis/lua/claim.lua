@@ -1,5 +1,6 @@
 -- Claim events. ARGV: retention, nonce, lease in microseconds, then an ask each:
---   1 flags | 2-4 envelope | 5-8 day | 9-24 id | for a state: entity, state, echo window, moment | content | about
+--   1 flags | 2-5 day | 6-21 id | 22-24 envelope | for a state: 25-40 entity, 41-56 state, 57-64 echo window, moment |
+--   content | about
 -- Flags: 1 alone, 2 redrive, 4 has a content, 8 has an envelope id, 16 a shared day, 32 a state, 64 force, 128 stale counts.
 -- The answers: the time, then for each ask 0 (granted, the time is the token) or
 --   g token attempts | w: wants to be asked for alone | b microseconds | k about: conflict | e | s |
@@ -7,10 +8,10 @@
 
 local NONCE, LEASE = ARGV[2], tonumber(ARGV[3])
 local FIRST = 3
-local GRANTED = pack('>dddd', NOW, NOW + LEASE, NOW, 0)
+local GRANTED = NONCE .. pack('>dddd', NOW, NOW + LEASE, NOW, 0)
 
 local ids = {}
-for i = FIRST + 1, #ARGV do ids[i - FIRST] = sub(ARGV[i], 9, 24) end
+for i = FIRST + 1, #ARGV do ids[i - FIRST] = sub(ARGV[i], 6, 21) end
 local records = call('HMGET', OPEN, unpack(ids))
 local written, erased, letters_erased = {}, {}, {}
 
@@ -20,13 +21,18 @@ local function ask_rest(ask, flags)
   return 66 + byte(ask, 65)
 end
 
+-- Of an ask's flags, those that its record has too: alone, content, envelope.
+local function kept_flags(flags)
+  return flags % 2 + flags % 16 - flags % 4
+end
+
 local function settle_now(ask, flags, id, record, status)
-  local envelope = sub(ask, 2, 4)
+  local envelope = sub(ask, 22, 24)
   if flag(flags, 16) then
-    into_bucket(unpack_struct('>i4', ask, 5), id, status, envelope, sub(NONCE, 1, 3))
+    into_bucket(day_of(unpack_struct('>i4', ask, 2)), id, status .. envelope .. sub(NONCE, 1, 3))
   else
-    local kept = (flag(flags, 4) and 4 or 0) + (flag(flags, 8) and 8 or 0)
-    alone_with_life(id, status .. char(kept) .. '\0\0' .. envelope .. NONCE .. pack('>dddd', 0, 0, NOW, 0)
+    local kept = char(kept_flags(flags) - flags % 2)
+    alone_with_life(id, status .. kept .. '\0\0' .. NONCE .. pack('>dddd', 0, 0, NOW, 0) .. envelope
       .. sub(ask, ask_rest(ask, flags)))
   end
   if record then
@@ -36,7 +42,7 @@ local function settle_now(ask, flags, id, record, status)
 end
 
 local function grant(ask, flags, id, record, token, lease)
-  local attempts, kept = 0, (flags % 2) + (flag(flags, 4) and 4 or 0) + (flag(flags, 8) and 8 or 0)
+  local attempts, kept = 0, kept_flags(flags)
   local rest = sub(ask, ask_rest(ask, flags))
   if record then
     local status, before = sub(record, 1, 1), byte(record, 2)
@@ -53,8 +59,8 @@ local function grant(ask, flags, id, record, token, lease)
     end
   end
   written[#written + 1] = id
-  written[#written + 1] = 'c' .. char(kept) .. pack('>H', attempts) .. sub(ask, 2, 4) .. NONCE
-    .. pack('>dddd', token, lease, NOW, 0) .. rest
+  written[#written + 1] = 'c' .. char(kept) .. pack('>H', attempts) .. NONCE .. pack('>dddd', token, lease, NOW, 0)
+    .. sub(ask, 22, 24) .. rest
   return 'g' .. pack('>dH', token, attempts + 1)
 end
 
@@ -65,10 +71,10 @@ end
 local function claim_fact(ask, flags, id, record)
   local token = NOW
   if record then
-    local lease = unpack_struct('>d', record, 24)
+    local lease = unpack_struct('>d', record, 21)
     if sub(record, 1, 1) == 'c' and lease > NOW then return 'b' .. pack('>d', lease - NOW) end
     if is_ran_out(record, flags) then return 'w' end
-    token = math.max(unpack_struct('>d', record, 16) + 1, NOW)
+    token = math.max(unpack_struct('>d', record, 13) + 1, NOW)
   end
   return grant(ask, flags, id, record, token, NOW + LEASE)
 end
@@ -77,7 +83,7 @@ local function claim_state(ask, flags, id, record)
   local at = sub(ask, 25, 40)
   local entity = read_entity(call('GET', PREFIX .. 'n:' .. at))
   if entity.lease > NOW then return 'b' .. pack('>d', entity.lease - NOW) end
-  if not flag(flags, 64) then
+  if entity.state and not flag(flags, 64) then
     local window = unpack_struct('>d', ask, 57)
     local moment = read_moment(sub(ask, 65, 65 + byte(ask, 65)))
     local line = read_moment(entity.line)
@@ -104,10 +110,10 @@ end
 -- Answer the repeat of a call whose reply was lost as that reply did.
 local function own_answer(ask, flags, record)
   local status = sub(record, 1, 1)
-  if sub(record, 8, 15) ~= NONCE then return end
+  if sub(record, 5, 12) ~= NONCE then return end
   if status == 'e' or status == 's' then return status end
   if status ~= 'c' then return end
-  local token = unpack_struct('>d', record, 16)
+  local token = unpack_struct('>d', record, 13)
   if flag(flags, 32) then
     local entity = read_entity(call('GET', PREFIX .. 'n:' .. sub(ask, 25, 40)))
     if entity.token ~= token then return end
@@ -125,7 +131,7 @@ local function decide(ask, flags, id, record)
     if own then return own end
     local status = sub(record, 1, 1)
     if SETTLED[status] and not (flag(flags, 2) and status == 'd') then
-      local same = flag(flags, 8) and flag(byte(record, 2), 8) and sub(ask, 2, 4) == sub(record, 5, 7)
+      local same = flag(flags, 8) and flag(byte(record, 2), 8) and sub(ask, 22, 24) == sub(record, 45, 47)
       return 'd' .. status .. (same and '=' or '~') .. about_of(record)
     end
   end
@@ -138,37 +144,44 @@ end
 local function known(short, ask, flags)
   local status = sub(short, 1, 1)
   if status ~= 'D' and sub(short, 5, 7) == sub(NONCE, 1, 3) then return status end
-  local same = flag(flags, 8) and sub(ask, 2, 4) == sub(short, 2, 4)
+  local same = flag(flags, 8) and sub(ask, 22, 24) == sub(short, 2, 4)
   return 'd' .. status .. (same and '=' or '~')
 end
 
-local answers = {NOW}
+-- Nearly all asks of a call are for facts of one day that nobody has seen: these take the shortest way.
+local answers, heads, n, day_text, day = {NOW}, {}, 0, nil, nil
 for i, id in ipairs(ids) do
-  local ask, record = ARGV[FIRST + i], records[i]
-  local flags, answer = byte(ask, 1), nil
+  local ask, record, answer = ARGV[FIRST + i], records[i], nil
+  local flags = byte(ask, 1)
   if not record then
-    if flag(flags, 16) then
-      local short = call('HGET', bucket_of(day_of(unpack_struct('>i4', ask, 5)), id), sub(id, 1, SHORT))
+    if flags % 32 >= 16 then
+      local text = sub(ask, 2, 5)
+      if text ~= day_text then day_text, day = text, day_of(unpack_struct('>i4', text)) end
+      local short = call('HGET', bucket_of(day, ask, 6), sub(ask, 6, 5 + SHORT))
       if short then answer = known(short, ask, flags) end
     else
       record = call('GET', PREFIX .. 'e:' .. id)
     end
   end
-  if not answer then
-    if not record and flags % 64 < 32 and flags % 4 < 2 then -- nearly always: a fact that nobody has seen
-      written[#written + 1] = id
-      written[#written + 1] = 'c' .. char(flags % 2 + flags % 16 - flags % 4) .. '\0\0' .. sub(ask, 2, 4) .. NONCE
-        .. GRANTED .. sub(ask, 25)
-      answer = 0
-    else
-      answer = decide(ask, flags, id, record)
+  if answer then
+    answers[i + 1] = answer
+  elseif record or flags % 64 >= 32 or flags % 4 >= 2 then
+    answers[i + 1] = decide(ask, flags, id, record)
+    n = #written
+  else
+    local head = heads[flags]
+    if not head then
+      head = 'c' .. char(kept_flags(flags)) .. '\0\0' .. GRANTED
+      heads[flags] = head
     end
+    written[n + 1], written[n + 2] = id, head .. sub(ask, 22)
+    n = n + 2
+    answers[i + 1] = 0
   end
-  answers[i + 1] = answer
 end
 
 -- What takes memory comes first: a server that is full refuses it, and then nothing has been erased.
-if #written > 0 then call('HSET', OPEN, unpack(written)) end
+if n > 0 then call('HSET', OPEN, unpack(written)) end
 write_days()
 if #erased > 0 then call('HDEL', OPEN, unpack(erased)) end
 if #letters_erased > 0 then call('HDEL', LETTERS, unpack(letters_erased)) end

@@ -10,10 +10,10 @@ local written, kept = {}, {}
 for i, id in ipairs(ids) do
   local claim, record = ARGV[FIRST + i], records[i]
   kept[i] = 0
-  if record and sub(record, 1, 1) == 'c' and sub(record, 16, 23) == sub(claim, 17, 24) then
+  if record and sub(record, 1, 1) == 'c' and sub(record, 13, 20) == sub(claim, 17, 24) then
     if #claim == 24 then
       written[#written + 1] = id
-      written[#written + 1] = sub(record, 1, 23) .. pack('>d', NOW + LEASE) .. sub(record, 32)
+      written[#written + 1] = sub(record, 1, 20) .. pack('>d', NOW + LEASE) .. sub(record, 29)
       kept[i] = 1
     else
       local at = sub(claim, 25, 40)

@@ -10,7 +10,7 @@ for i, id in ipairs(ARGV) do
   else
     found[i] = {}
     for _, day in ipairs(all_days) do
-      local short = call('HGET', bucket_of(day_of(tonumber(day)), id), sub(id, 1, SHORT))
+      local short = call('HGET', bucket_of(day_of(tonumber(day)), id, 1), sub(id, 1, SHORT))
       if short then found[i] = {short, day} end
     end
   end

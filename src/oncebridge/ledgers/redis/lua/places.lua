@@ -38,13 +38,16 @@ local function day_of(day)
     if found.buckets < 1 then found.buckets = 1 end
     while found.half * 2 <= found.buckets do found.half = found.half * 2 end
     found.prefix = PREFIX .. day .. ':'
+    found.day = day
+    found.late = day < TODAY - 1 or day > TODAY + 399 -- or much too early: not around its own day
     days[day] = found
   end
   return found
 end
 
-local function bucket_of(day, id)
-  local a, b, c, d = byte(id, 1, 4)
+-- The bucket of the id that stands in a text at some place.
+local function bucket_of(day, text, first)
+  local a, b, c, d = byte(text, first, first + 3)
   local hash = a * 16777216 + b * 65536 + c * 256 + d
   local at = hash % (day.half * 2)
   if at >= day.buckets then at = at - day.half end

@@ -24,12 +24,12 @@ for i = 4, #ARGV do
   local at = ARGV[i]
   if KIND == 'open' then
     local record = call('HGET', OPEN, at)
-    if record and sub(record, 1, 1) == 'x' and unpack_struct('>d', record, 32) < BEFORE then
+    if record and sub(record, 1, 1) == 'x' and unpack_struct('>d', record, 29) < BEFORE then
       forgotten = forgotten + call('HDEL', OPEN, at)
     end
   elseif KIND == 'event' then
     local record = call('GET', at)
-    if record and unpack_struct('>d', record, 32) < BEFORE then forgotten = forgotten + call('UNLINK', at) end
+    if record and unpack_struct('>d', record, 29) < BEFORE then forgotten = forgotten + call('UNLINK', at) end
   else
     local entity = read_entity(call('GET', at))
     if entity.lease == 0 and entity.changed < BEFORE then call('UNLINK', at) end

@@ -1,6 +1,6 @@
 -- Records of events that are not in a bucket, as strings:
---   1 status | 2 flags | 3-4 attempts | 5-7 envelope | 8-15 nonce | 16-23 token | 24-31 lease until |
---   32-39 changed | 40-47 again | then the content's digest, if flagged | then what people want to know
+--   1 status | 2 flags | 3-4 attempts | 5-12 nonce | 13-20 token | 21-28 lease until | 29-36 changed |
+--   37-44 again | 45-47 envelope | then the content's digest, if flagged | then what people want to know
 -- Status: c claimed, r retry, l release, d dead, x discard; D done, e echo, s stale.
 -- Flags: 1 claimed alone, 2 a letter is kept, 4 has a content, 8 has an envelope id.
 

@@ -1,0 +1,308 @@
+"""The ledger in Postgres: a schema of its own in any database, such as the one that handlers write to.
+
+Every verb is one call of a function on the server, and so one transaction and one round trip for a whole batch.
+Time is the server's. Rows are locked only while such a call runs, never while a handler works.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from oncebridge.claim import Outcome, Settlement, Status
+from oncebridge.clock import Clock, SystemClock
+from oncebridge.errors import LedgerUnavailable
+from oncebridge.ledgers import RETENTION_US
+from oncebridge.ledgers.postgres import migration, rows, wire
+from oncebridge.ledgers.postgres.address import Address
+from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
+from oncebridge.ledgers.postgres.examine import examine
+from oncebridge.ledgers.postgres.troubles import PASSING, UNPREPARED, in_our_words, not_migrated
+from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from oncebridge.claim import Answer, Ask, Claim
+    from oncebridge.ledgers.protocol import Entry, Finding, Query
+
+ANSWER_US: Final = 15_000_000  # how long a claim, extend, settle or commit may take
+TRIES: Final = 5  # of a call that others were in the way of, or whose connection was lost
+DAY_US: Final = wire.DAY_MS * 1000
+PURGE_PAGES: Final = 256  # looked through in one transaction, so that workers get their turn in between
+
+_Result = TypeVar("_Result")
+
+
+class PostgresLedger:
+    """Keeps the ledger in one schema of a database."""
+
+    def __init__(self, url: str, clock: Clock | None = None, *, retention_us: int = RETENTION_US) -> None:
+        """Read the URL; `open` connects. The clock is only compared with the server's, which counts."""
+        self._address = Address.from_url(url)
+        self._schema = self._address.schema
+        self._clock = clock or SystemClock()
+        self._retention_us = retention_us
+        self._own = Connections(self._address, self._clock)
+        # Apart from our own: whatever a handler sets on its connection stays among handlers.
+        self._lent = Connections(self._address, self._clock, autocommit=False)
+        self._placed_day = 0
+
+    def __repr__(self) -> str:
+        """Show the address, without the password, and whether it is open."""
+        return f"<PostgresLedger {self._address} {'open' if self._own.is_open else 'closed'}>"
+
+    @classmethod
+    def from_url(cls, url: str, *, retention_us: int = RETENTION_US) -> Self:
+        """Read `postgresql://user:password@host:5432/database`; `?schema=` names another schema than oncebridge."""
+        return cls(url, retention_us=retention_us)
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    def open(self, secret: bytes | None) -> bytes:
+        """Connect to a database whose tables are there, and agree on the secret."""
+        self._own.open()
+        self._lent.open()
+        try:
+            return self._call(lambda connection: self._opened(connection, secret))
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, connection: LedgerConnection, secret: bytes | None) -> bytes:
+        found = migration.found_version(connection, self._schema)
+        if found < migration.SCHEMA_VERSION:
+            raise not_migrated(self._address)
+        migration.check_version(found, self._address)
+        kept = self._kept(connection)
+        if not kept:
+            with connection.transaction():
+                # Whoever comes first decides; the others wait here and find it decided.
+                connection.execute(f"LOCK TABLE {self._schema}.meta IN SHARE ROW EXCLUSIVE MODE")
+                kept = self._kept(connection)
+                if not kept:
+                    kept = first_kept(secret)
+                    for pair in kept.items():
+                        connection.execute(f"INSERT INTO {self._schema}.meta VALUES (%s, %s)", pair)  # noqa: S608
+        return agreed(kept, secret)
+
+    def _kept(self, connection: LedgerConnection) -> dict[str, bytes]:
+        statement = f"SELECT name, value FROM {self._schema}.meta WHERE name = ANY (%s)"  # noqa: S608 - a checked name
+        return dict(connection.ask(statement, [[SECRET, CHECK]]))
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._own.close()
+        self._lent.close()
+
+    def migrate(self) -> None:
+        """Make or update the tables; needs no open ledger, and the right to make tables."""
+        apart = Connections(self._address, self._clock)
+        with in_our_words(self._address), apart.one() as connection:
+            migration.migrate(connection, self._address)
+
+    # --- calls ---------------------------------------------------------------------------------------
+
+    def _call(self, work: Callable[[LedgerConnection], _Result], patience_us: int | None = None) -> _Result:
+        """Do something that may be done again, on a connection that works."""
+        if not self._own.is_open:
+            raise LedgerUnavailable(f"{self._address} is not open")
+        with in_our_words(self._address):
+            for _ in range(TRIES - 1):
+                connection = self._own.take()
+                connection.patience_us = patience_us
+                try:
+                    return work(connection)
+                except PASSING:
+                    continue
+                except UNPREPARED:
+                    self._own.prepares = self._lent.prepares = False
+                    self._own.forget()
+                    self._lent.forget()
+                    connection.close()
+                except errors.ReadOnlySqlTransaction:
+                    self._own.forget()  # a primary no more: the next connection finds the new one
+                    connection.close()
+                    raise
+                except psycopg.OperationalError:
+                    # A connection that was kept may have died meanwhile; a new one tells whether the server has.
+                    if not (connection.closed and connection.was_kept):
+                        raise
+                    self._own.forget()
+                finally:
+                    self._own.give_back(connection)
+            with self._own.one() as connection:
+                return work(connection)
+
+    def _function(self, name: str, arguments: list[Any], patience_us: int | None = None) -> tuple[Any, ...]:
+        """Call one of the ledger's functions; safe to repeat with the same arguments."""
+        statement = wire.call(self._schema, name, len(arguments))
+        (row,) = self._call(lambda connection: connection.ask(statement, arguments), patience_us)
+        return row
+
+    # --- claim, extend, settle -----------------------------------------------------------------------
+
+    def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
+        """Have all asks judged and written in one call."""
+        if not asks:
+            return []
+        self._make_places()
+        order = wire.in_order(asks)
+        arguments = wire.claim_arguments([asks[place] for place in order], nonce, lease_us)
+        row = self._function("claim", arguments, ANSWER_US)
+        return wire.back_in_place(order, wire.answers(row))
+
+    def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
+        """Move the lease of claims in force."""
+        if not claims:
+            return []
+        order = wire.in_order([claim.ask for claim in claims])
+        arguments = wire.extend_arguments([claims[place] for place in order], lease_us)
+        (kept,) = self._function("extend", arguments, ANSWER_US)
+        return wire.back_in_place(order, kept)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """End claims in force."""
+        if not settlements:
+            return []
+        order = wire.in_order([settlement.claim.ask for settlement in settlements])
+        arguments = wire.settle_arguments([settlements[place] for place in order])
+        kept, _ = self._function("settle", arguments, ANSWER_US)
+        return wire.back_in_place(order, kept)
+
+    def _make_places(self) -> None:
+        """Make the partitions of the next days, once a day; until then their events are kept among the others."""
+        day = self._clock.now_us() // DAY_US
+        if day != self._placed_day and self._call(lambda one: migration.make_places(one, self._schema), ANSWER_US):
+            self._placed_day = day
+
+    # --- a handler's transaction ---------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self, claim: Claim) -> Iterator[LedgerConnection]:
+        """Give a handler a connection of its own, and settle `done` as the last statement before the commit."""
+        connection = self._begun()
+        try:
+            connection.lent = True
+            try:
+                yield connection
+            except BaseException as error:
+                if connection.broken:
+                    raise LedgerUnavailable(
+                        f"{self._address}: the connection was lost while a handler worked"
+                    ) from error
+                raise  # the handler's own errors pass through as they are
+            finally:
+                connection.lent = False
+            self._commit(connection, claim)
+        finally:
+            if not connection.closed:
+                with suppress(psycopg.Error):
+                    connection.rollback()
+            self._lent.give_back(connection)
+
+    def _begun(self) -> LedgerConnection:
+        """Return a connection in a transaction that can only be committed once its claim is settled."""
+        if not self._own.is_open:
+            raise LedgerUnavailable(f"{self._address} is not open")
+        statement = f"SELECT {self._schema}.pledge()"
+        with in_our_words(self._address):
+            while True:
+                connection = self._lent.take()
+                connection.patience_us = ANSWER_US
+                try:
+                    with connection.pipeline():
+                        connection.ask(statement)
+                    connection.patience_us = None
+                    return connection
+                except psycopg.OperationalError:
+                    connection.close()
+                    if not connection.was_kept:
+                        raise
+                    self._lent.forget()
+                except BaseException:
+                    connection.close()
+                    raise
+
+    def _commit(self, connection: LedgerConnection, claim: Claim) -> None:
+        """Settle and commit in one go, so that the claim is not locked while an answer travels."""
+        arguments = wire.settle_arguments([Settlement(claim, Outcome.DONE)])
+        statement = wire.call(self._schema, "settle_pledged", len(arguments))
+        connection.patience_us = ANSWER_US
+        try:
+            with in_our_words(self._address), connection.pipeline():
+                connection.send(statement, arguments)
+                connection.commit()
+        except LedgerUnavailable:
+            # Perhaps only the answer was lost. To settle again would be wrong: the effect may not be there.
+            if not self._is_done(claim):
+                raise
+
+    def _is_done(self, claim: Claim) -> bool:
+        statement = f"SELECT status, token FROM {self._schema}.event WHERE day = %s AND key = %s AND handler = %s"  # noqa: S608
+        values = [wire.day_of(claim.ask), claim.ask.key, wire.storable(claim.ask.handler)]
+        found = self._call(lambda connection: connection.ask(statement, values), ANSWER_US)
+        return found == [(Status.DONE.value, claim.token)]
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> list[Entry]:
+        """Return the event's rows, with what dead letters hold."""
+        return self._entries(*rows.of_key(self._schema, key))
+
+    def scan(self, query: Query) -> Iterator[Entry]:
+        """Return what matches, the longest unchanged first."""
+        yield from self._entries(*rows.matching(self._schema, query))
+
+    def _entries(self, statement: str, values: list[Any]) -> list[Entry]:
+        return [rows.entry(row) for row in self._call(lambda connection: connection.ask(statement, values))]
+
+    def counts(self) -> dict[Status, int]:
+        """Count events by status."""
+        statement = f"SELECT status, count(*) FROM {self._schema}.event GROUP BY status"  # noqa: S608 - a checked name
+        return {Status(status): number for status, number in self._call(lambda connection: connection.ask(statement))}
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at the server."""
+        yield from self._call(
+            lambda connection: list(examine(connection, self._schema, self._clock, self._retention_us))
+        )
+
+    # --- forgetting ----------------------------------------------------------------------------------
+
+    def purge(self, *, older_than_us: int) -> int:
+        """Forget what was settled before then: whole days where nothing else is in them, else a little at a time."""
+        (now_us,) = self._function("now_us", [])
+        before_us = now_us - older_than_us
+        places = self._call(lambda connection: connection.ask(f"SELECT name, day FROM {self._schema}.places()"))  # noqa: S608
+        forgotten = sum(self._purge_place(name, day, before_us) for name, day in places)
+        self._in_pages("entity", "forget_entities", [before_us])
+        return forgotten
+
+    def _purge_place(self, name: str, day: int | None, before_us: int) -> int:
+        if day is not None:
+            (young,) = self._function("is_young", [name, before_us])
+            if young:
+                return 0
+            dropped = self._dropped(day, before_us)
+            if dropped is not None:
+                return dropped
+        return self._in_pages(name, "forget_events", [name, before_us])
+
+    def _dropped(self, day: int, before_us: int) -> int | None:
+        try:
+            (dropped,) = self._function("drop_place", [day, before_us])
+        except LedgerUnavailable as error:
+            if isinstance(error.__cause__, (errors.LockNotAvailable, errors.DeadlockDetected)):
+                return None  # somebody is at work in it
+            raise
+        return dropped  # type: ignore[no-any-return]
+
+    def _in_pages(self, table: str, function: str, arguments: list[Any]) -> int:
+        (pages,) = self._function("pages", [table])
+        return sum(
+            self._function(function, [*arguments, first, PURGE_PAGES])[0] for first in range(0, pages, PURGE_PAGES)
+        )

@@ -1,0 +1,91 @@
+"""Makes the ledger's tables, functions and partitions, while workers may be at work.
+
+A function whose parameters or meaning change gets a new name: workers that were not updated yet call the old one.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from psycopg import errors
+
+from oncebridge.claim import AHEAD_US_MAX
+from oncebridge.errors import LedgerRefused
+
+if TYPE_CHECKING:
+    from oncebridge.ledgers.postgres.address import Address
+    from oncebridge.ledgers.postgres.connections import LedgerConnection
+
+SCHEMA_VERSION: Final = 1
+DAYS_BEHIND: Final = 4  # for so long Genesys tries to hand an event over
+DAYS_AHEAD: Final = 2
+_MIGRATE_LOCK: Final = 0x6F62_6D67
+_PLACES_LOCK: Final = 0x6F62_706C
+
+_VALUES: Final = {
+    # Plans are made once and must stay right while tables grow: always by index, in the order of the keys. To plan
+    # for the partitions of each call anew would take several times as long as the call.
+    "settings": (
+        "SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off "
+        "SET enable_hashjoin = off SET lock_timeout = '2s'"
+    ),
+    "brief_lock_timeout": "200ms",
+    "ahead_us_max": str(AHEAD_US_MAX),
+    "moment_us": "1000",
+    "days_behind": str(DAYS_BEHIND),
+    "days_ahead": str(DAYS_AHEAD),
+    "places_lock": str(_PLACES_LOCK),
+}
+
+
+def found_version(connection: LedgerConnection, schema: str) -> int:
+    """Return the number of the schema that is there; 0 where there is none."""
+    ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.meta"])
+    if not there:
+        return 0
+    rows = connection.ask(f"SELECT value FROM {schema}.meta WHERE name = 'schema'")  # noqa: S608 - a checked name
+    return int(rows[0][0]) if rows else 0
+
+
+def check_version(found: int, address: Address) -> None:
+    """Refuse what a newer Oncebridge made."""
+    if found > SCHEMA_VERSION:
+        raise LedgerRefused(
+            f"{address}: the tables were made by a newer Oncebridge (schema {found}, this one knows {SCHEMA_VERSION}); "
+            "update this one"
+        )
+
+
+def migrate(connection: LedgerConnection, address: Address) -> None:
+    """Make what is missing: all of it or nothing, and one at a time."""
+    schema = address.schema
+    with connection.transaction():
+        connection.execute("SET LOCAL lock_timeout = '30s'")
+        connection.ask("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_MIGRATE_LOCK, schema])
+        found = found_version(connection, schema)
+        check_version(found, address)
+        if found < SCHEMA_VERSION:
+            ((there,),) = connection.ask("SELECT to_regnamespace(%s) IS NOT NULL", [schema])
+            if not there:  # whoever may not create one can have it created
+                connection.execute(f"CREATE SCHEMA {schema}")
+            for script in ("schema", "claim", "settle", "places"):
+                connection.execute(_script(script, schema))
+            connection.execute(f"INSERT INTO {schema}.meta VALUES ('schema', %s)", [str(SCHEMA_VERSION).encode()])  # noqa: S608
+    make_places(connection, schema)
+
+
+def make_places(connection: LedgerConnection, schema: str) -> bool:
+    """Make the partitions of the next days; False where somebody is in the way, then it can wait."""
+    try:
+        connection.ask(f"SELECT {schema}.make_places()")
+    except (errors.LockNotAvailable, errors.DeadlockDetected):
+        return False
+    return True
+
+
+def _script(name: str, schema: str) -> str:
+    text = files("oncebridge.ledgers.postgres").joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    for word, value in _VALUES.items():
+        text = text.replace(f"{{{word}}}", value)
+    return text.replace("{schema}", schema)

@@ -1,0 +1,97 @@
+"""Rows of the Postgres ledger, as people see them: what is looked for, and what is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from oncebridge.claim import Status
+from oncebridge.ledgers.postgres.wire import home_of, storable
+from oncebridge.ledgers.protocol import Entry, Query
+from oncebridge.topics import topic_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EVENTS: Final = """
+    SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts, event.envelope,
+        event.changed_us, event.again_us,
+        greatest(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token
+            THEN entity.lease_until_us ELSE 0 END),
+        event.day, coalesce(letter.reason, ''), {letter}
+    FROM {schema}.event
+    LEFT JOIN {schema}.letter ON letter.key = event.key AND letter.handler = event.handler
+    LEFT JOIN {schema}.entity ON entity.key = event.entity
+    WHERE {where} ORDER BY event.changed_us LIMIT %s"""
+_NEWEST: Final = """
+    SELECT event.key, '', CASE WHEN entity.lease_until_us <> 0 THEN 'claimed' ELSE 'done' END, event.topic,
+        event.time_ms, 0, event.envelope, entity.changed_us, 0::bigint, entity.lease_until_us, event.day, '',
+        NULL::bytea, ''
+    FROM {schema}.entity
+    JOIN {schema}.event ON event.day = entity.newest_day AND event.key = entity.newest AND event.entity = entity.key
+    WHERE %s::bytea IS NULL OR event.conversation = %s OR event."user" = %s
+    ORDER BY entity.changed_us LIMIT %s"""
+
+
+def of_key(schema: str, key: bytes) -> tuple[str, list[Any]]:
+    """Write a look for one event, with what its dead letters hold."""
+    letter = "letter.raw, letter.detail"
+    return _EVENTS.format(schema=schema, letter=letter, where="event.key = %s"), [key, None]
+
+
+def matching(schema: str, query: Query) -> tuple[str, list[Any]]:
+    """Write a query as a statement and its values."""
+    if query.entities:
+        return _NEWEST.format(schema=schema), [query.subject, query.subject, query.subject, query.limit]
+    where, values = _conditions(query)
+    statement = _EVENTS.format(schema=schema, letter="NULL::bytea, ''", where=" AND ".join(where))
+    return statement, [*values, query.limit]
+
+
+def _conditions(query: Query) -> tuple[list[str], list[Any]]:
+    where: list[str] = ["true"]
+    values: list[Any] = []
+    if query.statuses:
+        where.append("event.status = ANY (%s)")
+        values.append(sorted(status.value for status in query.statuses))
+    if query.letters:
+        where.append("event.letter AND letter.key IS NOT NULL")
+    if query.topic is not None:
+        # Of Python's notation it takes only what Postgres reads in the same way.
+        where.append("event.topic ~ %s")
+        values.append(f"^(?:{storable(topic_pattern(query.topic).pattern)})$")
+    if query.reason is not None:
+        where.append("position(%s IN letter.reason) > 0")
+        values.append(storable(query.reason))
+    if query.since_us is not None:
+        where.append("event.changed_us >= %s")
+        values.append(query.since_us)
+    if query.until_us is not None:
+        where.append("event.changed_us < %s")
+        values.append(query.until_us)
+    if query.subject is not None:
+        where.append('(event.conversation = %s OR event."user" = %s)')
+        values += [query.subject, query.subject]
+    return where, values
+
+
+def entry(row: Sequence[Any]) -> Entry:
+    """Read a row."""
+    key, handler, status, topic, time_ms, attempts, envelope, changed_us, again_us, lease, day, reason, raw, detail = (
+        row
+    )
+    return Entry(
+        key=key,
+        handler=handler,
+        status=Status(status),
+        topic=topic,
+        time_ms=time_ms,
+        attempts=attempts,
+        envelope=envelope,
+        changed_us=changed_us,
+        again_us=again_us,
+        lease_until_us=lease,
+        home=home_of(day),
+        reason=reason,
+        raw=raw,
+        detail=detail or "",
+    )

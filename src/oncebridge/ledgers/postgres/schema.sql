@@ -1,0 +1,69 @@
+-- The Postgres ledger, in a schema of its own. Times ending in _us are microseconds since 1970 by this server's
+-- clock, _ms milliseconds. In clear are topics, event times and envelope ids; everything else of a payload is a
+-- keyed digest, but for what dead letters hold.
+
+CREATE TABLE {schema}.meta (name text PRIMARY KEY, value bytea NOT NULL);
+
+-- One row per event and handler. Every delivery of an event has the same day, so it is always looked for where it
+-- is kept; a day's partition is dropped whole once all that was settled in it is old enough.
+CREATE TABLE {schema}.event (
+    day            integer NOT NULL,           -- of the event's time, since 1970; -1 where it has no time of its own
+    key            bytea   NOT NULL,           -- digest of the identity
+    handler        text    NOT NULL,           -- stable name; '' for the one that needs none
+    status         text    NOT NULL,           -- claimed retry release | done echo stale dead discard
+    token          bigint  NOT NULL,           -- fences the claim; a state's is its entity's
+    nonce          bytea   NOT NULL,           -- of the claim call, to know its repeat
+    lease_until_us bigint  NOT NULL,           -- of a fact; 0 for a state
+    alone          boolean NOT NULL,           -- claimed with nothing else, so a run-out is its own
+    attempts       integer NOT NULL,           -- failures, and run-outs alone
+    content        bytea,                      -- digest, under an explicit id
+    envelope       text,                       -- envelope id of the delivery that did the work
+    changed_us     bigint  NOT NULL,
+    again_us       bigint  NOT NULL,           -- of a retry: not before, as advice
+    letter         boolean NOT NULL,           -- while a dead letter is kept
+    topic          text    NOT NULL,
+    time_ms        bigint,
+    conversation   bytea,                      -- digests, for find
+    "user"         bytea,
+    entity         bytea,
+    PRIMARY KEY (key, handler, day)
+) PARTITION BY LIST (day);
+
+-- No index on what a settle changes, and room for it on the same page: then it writes no index at all.
+CREATE INDEX event_conversation ON {schema}.event (conversation) WHERE conversation IS NOT NULL;
+CREATE INDEX event_user ON {schema}.event ("user") WHERE "user" IS NOT NULL;
+
+CREATE TABLE {schema}.event_undated PARTITION OF {schema}.event FOR VALUES IN (-1) WITH (fillfactor = 50);
+-- Days that have no partition: long ago, far ahead, or dropped already.
+CREATE TABLE {schema}.event_other PARTITION OF {schema}.event DEFAULT WITH (fillfactor = 50);
+
+-- One row per entity of a state topic: who holds it, and its newest done event.
+CREATE TABLE {schema}.entity (
+    key            bytea    PRIMARY KEY,
+    token          bigint   NOT NULL DEFAULT 0,
+    lease_until_us bigint   NOT NULL DEFAULT 0,          -- 0: not held
+    state          bytea,                                -- digest of the newest state
+    times          bigint[] NOT NULL DEFAULT '{}',       -- moment of the newest done event, in nanoseconds
+    version        bigint,
+    echoes         boolean  NOT NULL DEFAULT true,
+    newest         bytea,                                -- key of the newest done event, and its day
+    newest_day     integer,
+    line_times     bigint[] NOT NULL DEFAULT '{}',       -- by which stale is judged
+    line_version   bigint,
+    unsure         boolean  NOT NULL DEFAULT false,      -- a claim since ended otherwise than done
+    changed_us     bigint   NOT NULL
+) WITH (fillfactor = 70);
+
+-- What dead letters hold: the only place for whole payloads.
+CREATE TABLE {schema}.letter (
+    key     bytea   NOT NULL,
+    handler text    NOT NULL,
+    day     integer NOT NULL,
+    raw     bytea   NOT NULL,
+    reason  text    NOT NULL,                            -- free of personal data
+    detail  text    NOT NULL,
+    PRIMARY KEY (key, handler)
+);
+
+-- A handler's transaction pledges to settle: a row that must be gone when it commits. See settle.sql.
+CREATE UNLOGGED TABLE {schema}.pledge (transaction xid8 PRIMARY KEY DEFAULT pg_current_xact_id());
