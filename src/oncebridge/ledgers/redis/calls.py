@@ -106,7 +106,7 @@ class Line:
         self._cut = False
         self._unsent: list[bytes] = []
         with in_our_words(address):
-            self._connection: Connection = pool.get_connection()
+            self._connection: Any = pool.get_connection()
 
     def send(self, words: Words, script: Script | None, *, soon: bool = False) -> _Answer:
         """Send one call, or keep it back until the next one: a server that sleeps is woken up once for both."""
@@ -159,7 +159,7 @@ class Line:
         """Look for the answer of a near server without going to sleep."""
         asked_us = self._clock.monotonic_us()
         if self._usual_us < NEAR_US:
-            while not self._connection.can_read(0) and self._clock.monotonic_us() - asked_us < NEAR_US:
+            while not self._connection.has_answer() and self._clock.monotonic_us() - asked_us < NEAR_US:
                 pass
         else:
             self._connection.can_read(ANSWER_SECONDS)

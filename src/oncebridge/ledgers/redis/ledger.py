@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self, TypeVar
 
 import msgspec
 
@@ -41,6 +42,24 @@ SCAN_AT_ONCE: Final = 500
 Item = TypeVar("Item")
 
 
+class Verb(NamedTuple):
+    """How a verb's items become words for its script, and its script's reply becomes answers."""
+
+    script: str
+    ask_of: Callable[[Any], Ask]
+    write: Callable[..., bytes]
+    read: Callable[[list[Any]], list[Any]]
+
+
+def _read_kept(reply: list[int]) -> list[bool]:
+    return [one == 1 for one in reply]
+
+
+_CLAIM: Final = Verb("claim", lambda ask: ask, wire.write_ask, wire.read_answers)
+_EXTEND: Final = Verb("extend", attrgetter("ask"), wire.write_claim, _read_kept)
+_SETTLE: Final = Verb("settle", attrgetter("claim.ask"), wire.write_settlement, _read_kept)
+
+
 class RedisLedger:
     """Keeps the ledger in a Redis or Valkey, alone, behind sentinels, or in a cluster."""
 
@@ -51,7 +70,7 @@ class RedisLedger:
         self._clock = clock or SystemClock()
         self._calls: Calls | None = None
         self._prefixes: list[str] = []
-        self._handlers: set[str] = set()
+        self._handlers = {""}
 
     def __repr__(self) -> str:
         """Show where it is."""
@@ -123,76 +142,57 @@ class RedisLedger:
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
         """Ask for all events of a shard in one call."""
-        self._remember_handlers(asks)
-
-        def run(each: list[tuple[str, list[Any]]]) -> list[list[Answer]]:
-            replies = self._open_calls.run(
-                script("claim"), [(at, [self.retention_s, nonce, lease_us, *words]) for at, words in each]
-            )
-            return [wire.read_answers(reply) for reply in replies]
-
-        return self._in_shards(asks, lambda ask: ask, wire.write_ask, run)
+        return self.start_claim(asks, nonce=nonce, lease_us=lease_us)()
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
-
-        def run(each: list[tuple[str, list[Any]]]) -> list[list[bool]]:
-            replies = self._open_calls.run(
-                script("extend"), [(at, [self.retention_s, lease_us, *words]) for at, words in each]
-            )
-            return [[one == 1 for one in reply] for reply in replies]
-
-        return self._in_shards(claims, lambda claim: claim.ask, wire.write_claim, run)
+        return self._started(_EXTEND, [lease_us], claims)()
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
-
-        def run(each: list[tuple[str, list[Any]]]) -> list[list[bool]]:
-            replies = self._open_calls.run(script("settle"), [(at, [self.retention_s, *words]) for at, words in each])
-            return [[one == 1 for one in reply] for reply in replies]
-
-        return self._in_shards(settlements, lambda settlement: settlement.claim.ask, wire.write_settlement, run)
+        return self._started(_SETTLE, [], settlements)()
 
     def start_claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> Callable[[], list[Answer]]:
-        """Send an ask for events; on a cluster it is asked at once."""
-        if len(self._prefixes) > 1 or len(asks) > AT_ONCE:
-            return _answered(lambda: self.claim(asks, nonce=nonce, lease_us=lease_us))
+        """Send an ask for events."""
         self._remember_handlers(asks)
-        words: list[Word] = [self.retention_s, nonce, lease_us]
-        words += [wire.write_ask(ask, entity=ask.entity) for ask in asks]
-        call = self._open_calls.start(script("claim"), self._prefixes[0], words)
-        return lambda: wire.read_answers(call.result())
+        return self._started(_CLAIM, [nonce, lease_us], asks)
 
     def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
-        """Send the ends of claims; on a cluster they are settled at once."""
-        if len(self._prefixes) > 1 or len(settlements) > AT_ONCE:
-            return _answered(lambda: self.settle(settlements))
-        words: list[Word] = [self.retention_s]
-        words += [wire.write_settlement(one, entity=one.claim.ask.entity) for one in settlements]
-        call = self._open_calls.start(script("settle"), self._prefixes[0], words, soon=True)
-        return lambda: [one == 1 for one in call.result()]
+        """Send the ends of claims, with the next call or when somebody waits for them."""
+        return self._started(_SETTLE, [], settlements, soon=True)
 
-    def _in_shards(
-        self,
-        items: Sequence[Item],
-        ask_of: Callable[[Item], Ask],
-        write: Callable[..., bytes],
-        run: Callable[[list[tuple[str, list[Any]]]], list[list[Any]]],
-    ) -> list[Any]:
+    def _started(
+        self, verb: Verb, head: list[Word], items: Sequence[Any], *, soon: bool = False
+    ) -> Callable[[], list[Any]]:
+        """Send a call, and return what waits for its answer. Several calls, as on a cluster, are waited for at once."""
+        if len(self._prefixes) != 1 or len(items) > AT_ONCE:
+            return _answered(lambda: self._in_shards(verb, head, items))
+        words = [self.retention_s, *head, *[verb.write(item, entity=verb.ask_of(item).entity) for item in items]]
+        call = self._open_calls.start(script(verb.script), self._prefixes[0], words, soon=soon)
+        return lambda: verb.read(call.result())
+
+    def _in_shards(self, verb: Verb, head: list[Word], items: Sequence[Any]) -> list[Any]:
         """Write each item to its shard's call, run all calls, and bring the answers into order."""
         places: dict[int, list[int]] = {}
-        words: dict[int, list[bytes]] = {}
         for number, item in enumerate(items):
-            shard, entity = self._place(ask_of(item))
-            places.setdefault(shard, []).append(number)
-            words.setdefault(shard, []).append(write(item, entity=entity))
+            places.setdefault(self._place(verb.ask_of(item))[0], []).append(number)
+        each = [
+            (shard, numbers[at : at + AT_ONCE])
+            for shard, numbers in places.items()
+            for at in range(0, len(numbers), AT_ONCE)
+        ]
+        calls = [
+            (self._prefixes[shard], [self.retention_s, *head, *[self._word(verb, items[number]) for number in numbers]])
+            for shard, numbers in each
+        ]
         answers: list[Any] = [None] * len(items)
-        each = [(shard, at) for shard, numbers in places.items() for at in range(0, len(numbers), AT_ONCE)]
-        replies = run([(self._prefixes[shard], words[shard][at : at + AT_ONCE]) for shard, at in each])
-        for (shard, at), reply in zip(each, replies, strict=True):
-            for number, answer in zip(places[shard][at : at + AT_ONCE], reply, strict=True):
+        for (_, numbers), reply in zip(each, self._open_calls.run(script(verb.script), calls), strict=True):
+            for number, answer in zip(numbers, verb.read(reply), strict=True):
                 answers[number] = answer
         return answers
+
+    def _word(self, verb: Verb, item: Any) -> bytes:
+        return verb.write(item, entity=self._place(verb.ask_of(item))[1])
 
     def _place(self, ask: Ask) -> tuple[int, bytes | None]:
         """Return the shard of an event, and its entity if that is in the same one."""
@@ -206,7 +206,7 @@ class RedisLedger:
 
     def _remember_handlers(self, asks: Sequence[Ask]) -> None:
         """Write down each handler's name once, so that events can be looked up for all of them."""
-        names = {ask.handler for ask in asks} - self._handlers - {""}
+        names = {ask.handler for ask in asks} - self._handlers
         if names:
             self._open_calls.command(self._meta, "SADD", self._base + "}:handlers", *sorted(names))
             self._handlers |= names

@@ -1,7 +1,8 @@
-"""The scripts, put together from their parts."""
+"""The scripts, each with the parts that it includes."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -9,14 +10,7 @@ from typing import Final
 
 import msgspec
 
-_PARTS: Final = {
-    "open": ("open",),
-    "claim": ("places", "buckets", "records", "entities", "claim"),
-    "extend": ("places", "buckets", "records", "entities", "extend"),
-    "settle": ("places", "buckets", "records", "entities", "settle"),
-    "get": ("places", "get"),
-    "purge": ("places", "buckets", "entities", "purge"),
-}
+_INCLUDE: Final = re.compile(r"^-- include (.+)$", re.MULTILINE)
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -29,6 +23,11 @@ class Script(msgspec.Struct, frozen=True):
 @cache
 def script(name: str) -> Script:
     """Read a script once."""
-    folder = files("oncebridge.ledgers.redis").joinpath("lua")
-    text = "\n".join(folder.joinpath(f"{part}.lua").read_text() for part in _PARTS[name]).encode()
+    text = _read(name).encode()
     return Script(text, sha1(text, usedforsecurity=False).hexdigest())
+
+
+def _read(name: str) -> str:
+    """Read a file, with what it includes in place of the line that says so."""
+    text = files("oncebridge.ledgers.redis").joinpath("lua", f"{name}.lua").read_text()
+    return _INCLUDE.sub(lambda found: "\n".join(_read(part) for part in found[1].split()), text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -11,7 +12,12 @@ import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable
 
@@ -114,6 +120,41 @@ def _wrong(what: str) -> ConfigurationError:
     return ConfigurationError(f"ledger: this Redis URL is wrong: {what}")
 
 
+class _Polled:
+    """A connection that can be asked whether its answer has come, for less than the answer itself takes."""
+
+    _sock: Any
+    _poll: Any = None
+
+    def has_answer(self) -> bool:
+        """Tell whether there is something to read."""
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._sock, select.POLLIN)
+        return bool(self._poll.poll(0))
+
+    def disconnect(self, *arguments: Any) -> None:
+        """Forget the socket, too."""
+        self._poll = None
+        super().disconnect(*arguments)  # type: ignore[misc]
+
+
+class PlainConnection(_Polled, redis.Connection):
+    """A connection without TLS."""
+
+
+class TLSConnection(_Polled, redis.SSLConnection):
+    """A connection with TLS."""
+
+
+class WatchedConnection(_Polled, SentinelManagedConnection):
+    """A connection to whichever master the sentinels name."""
+
+
+class WatchedTLSConnection(_Polled, SentinelManagedSSLConnection):
+    """The same with TLS."""
+
+
 # --- clients -----------------------------------------------------------------------------------------
 
 
@@ -137,10 +178,11 @@ def pool_of(address: Address) -> redis.ConnectionPool:
     if address.kind == "sentinel":
         watchers = {name: settings[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
         sentinel = Sentinel(list(address.hosts), sentinel_kwargs=watchers, **settings)
-        return SentinelConnectionPool(address.master, sentinel, db=address.db, ssl=address.tls, **settings)
+        kind = WatchedTLSConnection if address.tls else WatchedConnection
+        return SentinelConnectionPool(address.master, sentinel, connection_class=kind, db=address.db, **settings)
     ((host, port),) = address.hosts
-    kind = redis.SSLConnection if address.tls else redis.Connection
-    return redis.ConnectionPool(connection_class=kind, host=host, port=port, db=address.db, **settings)
+    plain = TLSConnection if address.tls else PlainConnection
+    return redis.ConnectionPool(connection_class=plain, host=host, port=port, db=address.db, **settings)
 
 
 def cluster_of(address: Address) -> RedisCluster:

@@ -6,6 +6,9 @@
 --   g token attempts | w: wants to be asked for alone | b microseconds | k about: conflict | e | s |
 --   d status, same envelope, about | n: no letter to redrive
 
+
+-- include places
+
 local NONCE, LEASE = ARGV[2], tonumber(ARGV[3])
 local FIRST = 3
 local GRANTED = NONCE .. pack('>dddd', NOW, NOW + LEASE, NOW, 0)
@@ -15,141 +18,19 @@ for i = FIRST + 1, #ARGV do ids[i - FIRST] = sub(ARGV[i], 6, 21) end
 local records = call('HMGET', OPEN, unpack(ids))
 local written, erased, letters_erased = {}, {}, {}
 
--- Where content and about begin: behind what only states have.
-local function ask_rest(ask, flags)
-  if not flag(flags, 32) then return 25 end
-  return 66 + byte(ask, 65)
-end
-
 -- Of an ask's flags, those that its record has too: alone, content, envelope.
 local function kept_flags(flags)
   return flags % 2 + flags % 16 - flags % 4
 end
 
-local function settle_now(ask, flags, id, record, status)
-  local envelope = sub(ask, 22, 24)
-  if flag(flags, 16) then
-    into_bucket(day_of(unpack_struct('>i4', ask, 2)), id, status .. envelope .. sub(NONCE, 1, 3))
-  else
-    local kept = char(kept_flags(flags) - flags % 2)
-    alone_with_life(id, status .. kept .. '\0\0' .. NONCE .. pack('>dddd', 0, 0, NOW, 0) .. envelope
-      .. sub(ask, ask_rest(ask, flags)))
-  end
-  if record then
-    erased[#erased + 1] = id
-    if flag(byte(record, 2), 2) then letters_erased[#letters_erased + 1] = id end
-  end
-end
-
-local function grant(ask, flags, id, record, token, lease)
-  local attempts, kept = 0, kept_flags(flags)
-  local rest = sub(ask, ask_rest(ask, flags))
-  if record then
-    local status, before = sub(record, 1, 1), byte(record, 2)
-    attempts = unpack_struct('>H', record, 3)
-    if status == 'd' then
-      attempts = 0 -- redriven: a new start
-    elseif status == 'c' and flag(before, 1) then
-      attempts = attempts + 1
-    end
-    if flag(before, 2) then kept = kept + 2 end
-    if flag(before, 4) and not flag(flags, 4) then
-      kept = kept + 4
-      rest = content_of(record) .. rest
-    end
-  end
-  written[#written + 1] = id
-  written[#written + 1] = 'c' .. char(kept) .. pack('>H', attempts) .. NONCE .. pack('>dddd', token, lease, NOW, 0)
-    .. sub(ask, 22, 24) .. rest
-  return 'g' .. pack('>dH', token, attempts + 1)
-end
-
-local function is_ran_out(record, flags)
-  return record and sub(record, 1, 1) == 'c' and flags % 2 == 0
-end
-
-local function claim_fact(ask, flags, id, record)
-  local token = NOW
-  if record then
-    local lease = unpack_struct('>d', record, 21)
-    if sub(record, 1, 1) == 'c' and lease > NOW then return 'b' .. pack('>d', lease - NOW) end
-    if is_ran_out(record, flags) then return 'w' end
-    token = math.max(unpack_struct('>d', record, 13) + 1, NOW)
-  end
-  return grant(ask, flags, id, record, token, NOW + LEASE)
-end
-
-local function claim_state(ask, flags, id, record)
-  local at = sub(ask, 25, 40)
-  local entity = read_entity(call('GET', PREFIX .. 'n:' .. at))
-  if entity.lease > NOW then return 'b' .. pack('>d', entity.lease - NOW) end
-  if entity.state and not flag(flags, 64) then
-    local window = unpack_struct('>d', ask, 57)
-    local moment = read_moment(sub(ask, 65, 65 + byte(ask, 65)))
-    local line = read_moment(entity.line)
-    if not entity.unsure and entity.lease == 0 and entity.state == sub(ask, 41, 56)
-      and within_window(moment, read_moment(entity.moment), window) then
-      settle_now(ask, flags, id, record, 'e')
-      if older(line, moment) and believable(moment) then entity.line = filled(moment, line) end
-      entity.changed = NOW
-      write_entity(at, entity)
-      return 'e'
-    end
-    if flag(flags, 128) and older(moment, line) then
-      settle_now(ask, flags, id, record, 's')
-      return 's'
-    end
-  end
-  if is_ran_out(record, flags) then return 'w' end
-  local token = math.max(entity.token + 1, NOW)
-  entity.token, entity.lease, entity.changed = token, NOW + LEASE, NOW
-  write_entity(at, entity)
-  return grant(ask, flags, id, record, token, 0)
-end
-
--- Answer the repeat of a call whose reply was lost as that reply did.
-local function own_answer(ask, flags, record)
-  local status = sub(record, 1, 1)
-  if sub(record, 5, 12) ~= NONCE then return end
-  if status == 'e' or status == 's' then return status end
-  if status ~= 'c' then return end
-  local token = unpack_struct('>d', record, 13)
-  if flag(flags, 32) then
-    local entity = read_entity(call('GET', PREFIX .. 'n:' .. sub(ask, 25, 40)))
-    if entity.token ~= token then return end
-  end
-  return 'g' .. pack('>dH', token, unpack_struct('>H', record, 3) + 1)
-end
-
-local function decide(ask, flags, id, record)
-  if record then
-    local content = flag(flags, 4) and content_of(record)
-    if content and content ~= sub(ask, ask_rest(ask, flags), ask_rest(ask, flags) + 15) then
-      return 'k' .. about_of(record)
-    end
-    local own = own_answer(ask, flags, record)
-    if own then return own end
-    local status = sub(record, 1, 1)
-    if SETTLED[status] and not (flag(flags, 2) and status == 'd') then
-      local same = flag(flags, 8) and flag(byte(record, 2), 8) and sub(ask, 22, 24) == sub(record, 45, 47)
-      return 'd' .. status .. (same and '=' or '~') .. about_of(record)
-    end
-  end
-  if flag(flags, 2) and not (record and flag(byte(record, 2), 2)) then return 'n' end
-  if flag(flags, 32) then return claim_state(ask, flags, id, record) end
-  return claim_fact(ask, flags, id, record)
-end
-
--- What a bucket knows of an event, as an answer.
-local function known(short, ask, flags)
-  local status = sub(short, 1, 1)
-  if status ~= 'D' and sub(short, 5, 7) == sub(NONCE, 1, 3) then return status end
-  local same = flag(flags, 8) and sub(ask, 22, 24) == sub(short, 2, 4)
-  return 'd' .. status .. (same and '=' or '~')
+-- What few calls need is defined only where it is needed: that alone would take longer than a claim.
+local function rare()
+-- include buckets records entities claim_rare
+return decide, write_days
 end
 
 -- Nearly all asks of a call are for facts of one day that nobody has seen: these take the shortest way.
-local answers, heads, n, day_text, day = {NOW}, {}, 0, nil, nil
+local answers, heads, n, day_text, day, decide, write_days = {NOW}, {}, 0, nil, nil, nil, nil
 for i, id in ipairs(ids) do
   local ask, record, answer = ARGV[FIRST + i], records[i], nil
   local flags = byte(ask, 1)
@@ -158,7 +39,15 @@ for i, id in ipairs(ids) do
       local text = sub(ask, 2, 5)
       if text ~= day_text then day_text, day = text, day_of(unpack_struct('>i4', text)) end
       local short = call('HGET', bucket_of(day, ask, 6), sub(ask, 6, 5 + SHORT))
-      if short then answer = known(short, ask, flags) end
+      if short then
+        local status = sub(short, 1, 1)
+        if status ~= 'D' and sub(short, 5, 7) == sub(NONCE, 1, 3) then
+          answer = status -- the repeat of a call whose reply was lost
+        else
+          local same = flags % 16 >= 8 and sub(ask, 22, 24) == sub(short, 2, 4)
+          answer = 'd' .. status .. (same and '=' or '~')
+        end
+      end
     else
       record = call('GET', PREFIX .. 'e:' .. id)
     end
@@ -166,6 +55,7 @@ for i, id in ipairs(ids) do
   if answer then
     answers[i + 1] = answer
   elseif record or flags % 64 >= 32 or flags % 4 >= 2 then
+    if not decide then decide, write_days = rare() end
     answers[i + 1] = decide(ask, flags, id, record)
     n = #written
   else
@@ -182,7 +72,7 @@ end
 
 -- What takes memory comes first: a server that is full refuses it, and then nothing has been erased.
 if n > 0 then call('HSET', OPEN, unpack(written)) end
-write_days()
+if write_days then write_days() end
 if #erased > 0 then call('HDEL', OPEN, unpack(erased)) end
 if #letters_erased > 0 then call('HDEL', LETTERS, unpack(letters_erased)) end
 return answers

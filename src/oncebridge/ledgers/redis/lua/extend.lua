@@ -1,5 +1,7 @@
 -- Let claims run longer. ARGV: lease in microseconds, then a claim each: 1-16 id | 17-24 token | its entity, for a state.
 
+-- include places buckets records entities
+
 local LEASE = tonumber(ARGV[2])
 local FIRST = 2
 local ids = {}

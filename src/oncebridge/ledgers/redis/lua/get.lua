@@ -1,6 +1,8 @@
 -- What is known of one event. ARGV: an id for each handler that may have it; for each, what was found:
 --   {}, {record, letter, 'record'}, or {what a bucket says, day}
 
+-- include places
+
 local found = {}
 local all_days = call('HKEYS', DAYS)
 for i, id in ipairs(ARGV) do

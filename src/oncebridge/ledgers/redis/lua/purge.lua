@@ -1,6 +1,8 @@
 -- Forget a little. ARGV: before which time, and either a day, or ids in the hash of open ones, keys of events
 -- that stand alone, or keys of entities. Returns how many events were forgotten, and whether there is more of the day.
 
+-- include places buckets entities
+
 local BEFORE = tonumber(ARGV[2])
 local KIND, BUCKETS_AT_ONCE = ARGV[3], 1000
 
