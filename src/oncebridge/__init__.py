@@ -7,8 +7,10 @@ from oncebridge.claim import Outcome, Verdict
 from oncebridge.errors import (
     ClaimLost,
     ConfigurationError,
+    HandlerWriteRefused,
     LedgerRefused,
     LedgerUnavailable,
+    LedgerWarning,
     MissingExtra,
     OncebridgeError,
     PermanentError,
@@ -36,8 +38,10 @@ __all__ = [  # noqa: RUF022 - grouped by who needs it
     # Raised to callers
     "ClaimLost",
     "ConfigurationError",
+    "HandlerWriteRefused",
     "LedgerRefused",
     "LedgerUnavailable",
+    "LedgerWarning",
     "MissingExtra",
     "OncebridgeError",
     "Unreadable",

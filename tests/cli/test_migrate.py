@@ -84,4 +84,6 @@ def test_a_ledger_that_needs_it_works_only_after_it(cli, facts, explained, new_p
     assert cli(*arguments).one["processed"] == 2
     assert migrate(cli, ledger=new_postgres_ledger).code == 0
     assert cli(*arguments).one["redelivery"] == 2
-    assert cli("doctor", "--ledger", new_postgres_ledger).code == 0
+    found = cli("doctor", "--ledger", new_postgres_ledger, "--json").one["findings"]
+    # For speed, the Postgres of these tests does not wait for its disk.
+    assert {one["subject"] for one in found if one["level"] == "wrong"} <= {"disk"}

@@ -1,8 +1,10 @@
 """What is the Redis ledger's own: places, memory, servers that forget, fail over, restart or are out of reach."""
 
+import re
 import secrets
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +14,7 @@ from oncebridge import Bridge, Settings
 from oncebridge.claim import Ask, Claim, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable, LedgerWarning
-from oncebridge.ledgers.protocol import Level
+from oncebridge.ledgers.protocol import Level, Query
 from oncebridge.ledgers.redis.ledger import RedisLedger
 from oncebridge.ledgers.redis.server import read_url
 from payloads import presence, raw
@@ -79,6 +81,12 @@ def verdicts(ledger, asks, size=1000):
     return found
 
 
+def buckets(client, ledger):
+    """Return the keys of the buckets of one ledger."""
+    keys = client.keys(f"ob:{{{ledger.address.name}.*")
+    return [key for key in keys if key.rsplit(b":", 1)[-1].isdigit()]
+
+
 # --- memory and places -----------------------------------------------------------------------------------------
 
 
@@ -94,7 +102,7 @@ def test_an_event_takes_at_most_thirty_bytes(valkey, url):
         assert verdicts(ledger, asks) == {Verdict.REDELIVERY}
         assert ledger.counts()[Status.DONE] == len(asks)
         assert ledger.purge(older_than_us=0) == len(asks)
-        assert [key for key in client.keys("*") if key.rsplit(b":", 1)[-1].isdigit()] == []
+        assert buckets(client, ledger) == []
         assert ledger.counts() == {}
         assert verdicts(ledger, asks[:10]) == {Verdict.FRESH}
 
@@ -107,10 +115,10 @@ def test_buckets_stay_small_however_many_events_a_day_has(valkey, url):
             some, asks = asks[: size * 3], asks[size * 3 :]
             do(ledger, some, size=size)
             assert verdicts(ledger, some) == {Verdict.REDELIVERY}
-        buckets = [key for key in client.keys("*") if key.rsplit(b":", 1)[-1].isdigit()]
-        assert len(buckets) > 3033 / 96
-        assert {client.object("encoding", key) for key in buckets} == {b"listpack"}
-        assert max(client.hlen(key) for key in buckets) <= 200
+        found = buckets(client, ledger)
+        assert len(found) > 3033 / 96
+        assert {client.object("encoding", key) for key in found} == {b"listpack"}
+        assert max(client.hlen(key) for key in found) <= 200
 
 
 def test_workers_agree_on_places_while_buckets_split(url):
@@ -143,7 +151,7 @@ def test_whatever_is_settled_is_forgotten_by_itself_but_not_too_early(valkey, ur
     asks = facts(120, now_ms() + days_apart * DAY_S * 1000, span_ms=1000)
     with opened(url, retention_us=10 * DAY_S * 1_000_000) as ledger, valkey.client() as client:
         do(ledger, asks, size=7)
-        lives = [client.ttl(key) for key in client.keys("*") if key.rsplit(b":", 1)[-1].isdigit()]
+        lives = [client.ttl(key) for key in buckets(client, ledger)]
     assert len(lives) >= 2
     assert min(lives) >= 10 * DAY_S
     assert max(lives) <= (10 + 4 + 400) * DAY_S
@@ -376,6 +384,29 @@ def test_a_wrong_password_is_refused_and_not_shown(tmp_path):
             assert verdicts(ledger, facts(1, now_ms())) == {Verdict.FRESH}
         with server.client(password="right one") as client:
             client.config_set("requirepass", "")
+
+
+def test_the_rights_that_the_docs_name_are_enough(tmp_path):
+    """A user with the commands and keys in docs/ledgers.md, and no others, can do all that a ledger does."""
+    text = (Path(__file__).parents[2] / "docs" / "ledgers.md").read_text()
+    commands = re.findall(r"\+[a-z|]+", text[text.index("**What the user needs** (ACL)") : text.index("On a cluster")])
+    assert len(commands) > 15
+    with running_valkey(tmp_path) as server, server.client() as client:
+        client.execute_command(
+            "ACL", "SETUSER", "modest", "on", ">modest", "resetkeys", "~ob:{main*", "-@all", *commands
+        )
+        with opened(server.url.replace("//", "//modest:modest@")) as ledger:
+            do(ledger, facts(200, now_ms() - HOUR_MS))
+            do(ledger, [Ask(key=bytes(16), content=bytes(16), handler="named")])
+            do(ledger, [Ask(key=bytes([9] * 16), topic="t")], Outcome.RETRY)
+            assert ledger.get(bytes(16))
+            assert len(list(ledger.scan(Query()))) == 1
+            assert list(ledger.scan(Query(entities=True))) == []
+            assert ledger.counts()[Status.DONE] == 201
+            assert ledger.purge(older_than_us=0) == 201
+            assert {one.level for one in ledger.examine()} == {Level.GOOD}
+        with pytest.raises(LedgerRefused, match="may not"):
+            RedisLedger(server.url.replace("//", "//modest:modest@") + "?name=other").open(None)
 
 
 def test_a_plain_server_behind_a_tls_address_is_told(valkey):

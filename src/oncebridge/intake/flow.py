@@ -200,6 +200,7 @@ class Flow:
                         asked.append((tasks, self._asking.start(ledger, tasks)))
                     if len(asked) > 1:
                         self._work_off_asked(asked, holding)
+                holding.settling.more_follows = False
                 while asked:
                     self._work_off_asked(asked, holding)
             except BaseException:

@@ -66,6 +66,8 @@ class Settling:
         self._waiting: list[Finished] = []
         self._under_way: list[tuple[list[Finished], Callable[[], list[bool]]]] = []
         self._oldest_us = 0
+        #: Whether more is asked for right after this, so that ends can be sent with it.
+        self.more_follows = ahead is not None
         self._lock = threading.RLock()
         #: Whether somebody has waited in vain until the leases were over: nobody else has to.
         self._patience_over = False
@@ -96,7 +98,7 @@ class Settling:
 
     def _started(self, ahead: WorksAhead, settlements: list[Settlement]) -> Callable[[], list[bool]]:
         try:
-            return ahead.start_settle(settlements)
+            return ahead.start_settle(settlements, soon=self.more_follows)
         except LedgerUnavailable:
             return lambda: self._once(settlements)
 

@@ -157,8 +157,8 @@ class WorksAhead(Protocol):
         """Start to ask for events."""
         ...
 
-    def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
-        """Start to end claims."""
+    def start_settle(self, settlements: Sequence[Settlement], *, soon: bool) -> Callable[[], list[bool]]:
+        """Start to end claims; with `soon`, together with the call that comes next, or when somebody waits."""
         ...
 
 

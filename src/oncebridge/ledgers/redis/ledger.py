@@ -157,15 +157,15 @@ class RedisLedger:
         self._remember_handlers(asks)
         return self._started(_CLAIM, [nonce, lease_us], asks)
 
-    def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
-        """Send the ends of claims, with the next call or when somebody waits for them."""
-        return self._started(_SETTLE, [], settlements, soon=True)
+    def start_settle(self, settlements: Sequence[Settlement], *, soon: bool) -> Callable[[], list[bool]]:
+        """Send the ends of claims; with `soon`, with the next call or when somebody waits for them."""
+        return self._started(_SETTLE, [], settlements, soon=soon)
 
     def _started(
         self, verb: Verb, head: list[Word], items: Sequence[Any], *, soon: bool = False
     ) -> Callable[[], list[Any]]:
         """Send a call, and return what waits for its answer. Several calls, as on a cluster, are waited for at once."""
-        if len(self._prefixes) != 1 or len(items) > AT_ONCE:
+        if len(self._prefixes) != 1 or not 0 < len(items) <= AT_ONCE:
             return _answered(lambda: self._in_shards(verb, head, items))
         words = [self.retention_s, *head, *[verb.write(item, entity=verb.ask_of(item).entity) for item in items]]
         call = self._open_calls.start(script(verb.script), self._prefixes[0], words, soon=soon)

@@ -208,11 +208,12 @@ def in_our_words(address: Address) -> Iterator[None]:
 def translated(error: BaseException, address: Address) -> LedgerUnavailable | LedgerRefused:
     """Say in our words what went wrong; neither passwords nor keys are in it."""
     where, text = f"Redis at {address!r}", str(error)
+    signs_of = f"{type(error).__name__} {text}"  # the client takes some signs out of the text and makes them a class
     for kinds, signs, advice in _REFUSED:
-        if isinstance(error, kinds) and any(sign in text for sign in signs):
+        if isinstance(error, kinds) and any(sign in signs_of for sign in signs):
             return LedgerRefused(f"{where}: {advice}")
     for sign, advice in _ADVICE:
-        if sign in text:
+        if sign in signs_of:
             return LedgerUnavailable(f"{where}: {advice}; nothing was acknowledged")
     if isinstance(error, (redis.TimeoutError, TimeoutError)):
         return LedgerUnavailable(
@@ -233,7 +234,11 @@ _REFUSED: Final = (
         ("WRONGPASS", "NOAUTH", "invalid username-password", "AUTH", "Authentication"),
         "user or password are not accepted; check them in the URL (percent-encode special characters)",
     ),
-    (redis.ResponseError, ("NOPERM",), "this user may not do that; the ACL it needs is in docs/ledgers.md"),
+    (
+        redis.ResponseError,
+        ("NoPermission", "NOPERM"),
+        "this user may not do that; the ACL it needs is in docs/ledgers.md",
+    ),
     (redis.RedisError, ("DB index is out of range",), "there is no such database; the number at the end of the URL"),
     (redis.RedisError, ("WRONGTYPE",), "keys of somebody else stand where the ledger's should; give it another ?name="),
     (redis.RedisError, ("CERTIFICATE_VERIFY_FAILED",), "its certificate is not trusted; name the CA with ?ca_file="),
@@ -241,8 +246,8 @@ _REFUSED: Final = (
 _ADVICE: Final = (
     ("'maxmemory'", "its memory is full; raise maxmemory or forget more (oncebridge purge)"),
     ("MISCONF", "it cannot write to its disk; look at the server's log"),
-    ("READONLY", "this is a replica; name the master, or its sentinels"),
-    ("LOADING", "it is still loading its data; try again soon"),
+    ("ReadOnly", "this is a replica; name the master, or its sentinels"),
+    ("BusyLoading", "it is still loading its data; try again soon"),
     ("BUSY ", "a script of somebody else blocks it"),
     ("NOREPLICAS", "too few of its replicas are there"),
     ("No master found", "the sentinels know no master by this name, or it is down; check the name in the URL"),
