@@ -25,6 +25,7 @@ class AheadLedger(MemoryLedger):
         """Lose nothing."""
         super().__init__()
         self.started = Counter()
+        self.soon = []
         self.most_under_way = 0
         self.lose_call = lambda verb, number: False
         self.lose_reply = lambda verb, number: False
@@ -36,6 +37,7 @@ class AheadLedger(MemoryLedger):
 
     def start_settle(self, settlements, *, soon):
         """Start to settle."""
+        self.soon.append(soon)
         return self._start("settle", lambda: self.settle(settlements))
 
     def _start(self, verb, call):
@@ -186,6 +188,16 @@ def _all_processed(bridge, raws):
         return all(result.acknowledged for result in bridge.process_many(raws))
     except LedgerUnavailable:
         return False
+
+
+def test_an_end_waits_for_the_next_call_only_when_that_is_near(ledger):
+    """Ends of quick handlers go along with the next asks; that of a slow one is sent before another handler starts."""
+    for within_seconds, goes_along in ((1000, [True, True, False, False]), (0, [False] * 4 * SLICE)):
+        ledger.soon.clear()
+        with Bridge(ledger, settings=Settings(settle_within_seconds=within_seconds)) as bridge:
+            bridge.on("*", name=f"within {within_seconds}")(lambda _event: None)
+            bridge.process_many(facts(4 * SLICE))
+        assert ledger.soon == goes_along
 
 
 def test_states_of_one_entity_are_worked_off_in_order(bridge, ledger):

@@ -200,9 +200,10 @@ class Flow:
                         asked.append((tasks, self._asking.start(ledger, tasks)))
                     if len(asked) > 1:
                         self._work_off_asked(asked, holding)
-                holding.settling.more_follows = False
+                        holding.settling.flush(soon=start + SLICE < len(raws))
                 while asked:
                     self._work_off_asked(asked, holding)
+                    holding.settling.flush()
             except BaseException:
                 self._hold_the_rest(asked, holding)
                 raise
@@ -251,7 +252,6 @@ class Flow:
             now_us = self.clock.monotonic_us()
             for task, held in zip(tasks, helds, strict=True):
                 now_us = self._handle(task, held, now_us, holding.settling)
-            holding.settling.flush()
             return
         with ThreadPoolExecutor(self._settings.concurrency, "oncebridge-handler") as pool:
             running = [

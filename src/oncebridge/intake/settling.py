@@ -66,8 +66,6 @@ class Settling:
         self._waiting: list[Finished] = []
         self._under_way: list[tuple[list[Finished], Callable[[], list[bool]]]] = []
         self._oldest_us = 0
-        #: Whether more is asked for right after this, so that ends can be sent with it.
-        self.more_follows = ahead is not None
         self._lock = threading.RLock()
         #: Whether somebody has waited in vain until the leases were over: nobody else has to.
         self._patience_over = False
@@ -81,8 +79,8 @@ class Settling:
             if now_us - self._oldest_us + finished.took_us >= self._within_us:
                 self.flush()
 
-    def flush(self) -> None:
-        """Write what waits, or let it be on its way."""
+    def flush(self, *, soon: bool = False) -> None:
+        """Write what waits, or let it be on its way; with `soon`, more is asked for right away, and it goes along."""
         with self._lock:
             if not self._waiting:
                 return
@@ -92,13 +90,13 @@ class Settling:
                 self._report(kept)
                 return
             waiting = self._waiting
-            started = self._started(self._ahead, [one.settlement for one in waiting])
+            started = self._started(self._ahead, [one.settlement for one in waiting], soon=soon)
             self._under_way.append((waiting, started))
             self._waiting = []
 
-    def _started(self, ahead: WorksAhead, settlements: list[Settlement]) -> Callable[[], list[bool]]:
+    def _started(self, ahead: WorksAhead, settlements: list[Settlement], *, soon: bool) -> Callable[[], list[bool]]:
         try:
-            return ahead.start_settle(settlements, soon=self.more_follows)
+            return ahead.start_settle(settlements, soon=soon)
         except LedgerUnavailable:
             return lambda: self._once(settlements)
 
