@@ -20,7 +20,7 @@ from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 from oncebridge.ledgers.sqlite.examine import examine
-from oncebridge.ledgers.sqlite.rows import claim_row, conditions, entry, extend_row, settle_row
+from oncebridge.ledgers.sqlite.rows import claim_rows, conditions, entry, extend_row, settle_row, settle_rows
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class SQLiteLedger:
         """Decide each ask on the rows as the ones before left them."""
         with self._writing() as db:
             call = Call(nonce, lease_us, self._clock.now_us())
-            return [claim_row(db, ask, call) for ask in asks]
+            return claim_rows(db, asks, call)
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
@@ -177,7 +177,7 @@ class SQLiteLedger:
         """End claims in force."""
         with self._writing() as db:
             now_us = self._clock.now_us()
-            return [settle_row(db, settlement, now_us) for settlement in settlements]
+            return settle_rows(db, settlements, now_us)
 
     @contextmanager
     def transaction(self, claim: Claim) -> Iterator[sqlite3.Connection]:

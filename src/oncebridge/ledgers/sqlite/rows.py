@@ -1,17 +1,19 @@
-"""Rows of the SQLite ledger: one event at a time, inside a transaction that the ledger holds open."""
+"""Rows of the SQLite ledger, read and written inside a transaction that the ledger holds open."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oncebridge.claim import Entity, Record, Status, decide_claim, decide_extend, decide_settle
+from oncebridge.claim import Entity, Outcome, Record, Status, decide_claim, decide_extend, decide_settle
 from oncebridge.identity import Moment
 from oncebridge.ledgers.protocol import Entry, Query
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
 
     from oncebridge.claim import Answer, Ask, Call, Claim, Letter, Settlement
 
@@ -34,6 +36,52 @@ _READ_ENTITY: Final = (
     "SELECT token, lease_until_us, state, moment, newest, line, unsure, changed_us FROM oncebridge_entity WHERE key = ?"
 )
 _WRITE_ENTITY: Final = "INSERT OR REPLACE INTO oncebridge_entity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+#: Ends a fact's claim as `decide_settle` would, where that is plain: in force, without a letter, and done.
+_SETTLE_DONE: Final = """
+    UPDATE oncebridge_event SET status = 'done', nonce = x'', lease_until_us = 0, changed_us = ?, again_us = 0
+    WHERE key = ? AND handler = ? AND token = ? AND status = 'claimed' AND letter = 0"""
+_ROWS_AT_ONCE: Final = 100
+_COLUMNS: Final = 18
+
+
+@cache
+def _insert_new(rows: int) -> str:
+    values = ", ".join([f"({', '.join('?' * _COLUMNS)})"] * rows)
+    columns = f"{_RECORD}, key, handler, topic, time_ms, conversation, user, entity"
+    return f"INSERT INTO oncebridge_event ({columns}) VALUES {values} ON CONFLICT DO NOTHING RETURNING key, handler"  # noqa: S608
+
+
+def claim_rows(db: sqlite3.Connection, asks: Sequence[Ask], call: Call) -> list[Answer]:
+    """Decide a batch. Facts are taken for new first, and written together; what was there already is looked at."""
+    facts = [ask for ask in asks if ask.entity is None and not ask.redrive]
+    new: dict[tuple[bytes, str], Answer] = {}
+    for start in range(0, len(facts), _ROWS_AT_ONCE):
+        new |= _claim_new(db, facts[start : start + _ROWS_AT_ONCE], call)
+    return [new.get((ask.key, ask.handler)) or claim_row(db, ask, call) for ask in asks]
+
+
+def _claim_new(db: sqlite3.Connection, facts: list[Ask], call: Call) -> dict[tuple[bytes, str], Answer]:
+    answers: dict[tuple[bytes, str], Answer] = {}
+    values: list[Any] = []
+    for ask in facts:
+        answer, record, _ = decide_claim(ask, None, None, call)
+        assert record is not None
+        answers[ask.key, ask.handler] = answer
+        values += _row(ask, record)
+    inserted = db.execute(_insert_new(len(facts)), values).fetchall()
+    return {(key, handler): answers[key, handler] for key, handler in inserted}
+
+
+def settle_rows(db: sqlite3.Connection, settlements: Sequence[Settlement], now_us: int) -> list[bool]:
+    """End a batch of claims. If all that look plain are, that was it; else each is looked at."""
+    plain = [one for one in settlements if one.outcome is Outcome.DONE and one.claim.ask.entity is None]
+    before = db.total_changes
+    db.executemany(_SETTLE_DONE, [(now_us, one.claim.ask.key, one.claim.ask.handler, one.claim.token) for one in plain])
+    # One that was ended just now finds its own outcome.
+    done = {one.claim for one in plain} if db.total_changes - before == len(plain) else set()
+    return [one.claim in done or settle_row(db, one, now_us) for one in settlements]
 
 
 def claim_row(db: sqlite3.Connection, ask: Ask, call: Call) -> Answer:
@@ -106,14 +154,18 @@ def _write(
     db: sqlite3.Connection, ask: Ask, before: Record | None, record: Record | None, entity: Entity | None
 ) -> None:
     if record is not None:
-        row = (*msgspec.structs.astuple(record), ask.key, ask.handler, ask.topic, ask.time_ms)
-        db.execute(_WRITE_RECORD, (*row, ask.conversation, ask.user, ask.entity))
+        db.execute(_WRITE_RECORD, _row(ask, record))
         if before is not None and before.letter and not record.letter:
             db.execute("DELETE FROM oncebridge_letter WHERE key = ? AND handler = ?", (ask.key, ask.handler))
     if entity is not None and ask.entity is not None:
         moment, line = _encode(entity.moment), _encode(entity.line)
         row = (ask.entity, entity.token, entity.lease_until_us, entity.state, moment, entity.key, line)
         db.execute(_WRITE_ENTITY, (*row, entity.unsure, entity.changed_us))
+
+
+def _row(ask: Ask, record: Record) -> tuple[Any, ...]:
+    about = (ask.key, ask.handler, ask.topic, ask.time_ms, ask.conversation, ask.user, ask.entity)
+    return (*msgspec.structs.astuple(record), *about)
 
 
 def _write_letter(db: sqlite3.Connection, ask: Ask, letter: Letter) -> None:

@@ -4,7 +4,7 @@
 
 CREATE TABLE IF NOT EXISTS oncebridge_meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
--- One row per event and handler.
+-- One row per event and handler. With a rowid: rows of one batch then stand together, and settling them writes few pages.
 CREATE TABLE IF NOT EXISTS oncebridge_event (
     key            BLOB    NOT NULL,           -- digest of the identity
     handler        TEXT    NOT NULL,           -- stable name; '' for the one that needs none
@@ -25,10 +25,9 @@ CREATE TABLE IF NOT EXISTS oncebridge_event (
     user           BLOB,
     entity         BLOB,
     PRIMARY KEY (key, handler)
-) WITHOUT ROWID;
+);
 
-CREATE INDEX IF NOT EXISTS oncebridge_event_conversation ON oncebridge_event (conversation) WHERE conversation IS NOT NULL;
-CREATE INDEX IF NOT EXISTS oncebridge_event_user ON oncebridge_event (user) WHERE user IS NOT NULL;
+-- Conversations and users have no index: each would cost every event a page of the log, and `find` can read the table.
 -- Only letters are in this one, so that nothing else pays for it.
 CREATE INDEX IF NOT EXISTS oncebridge_event_letter ON oncebridge_event (changed_us) WHERE letter = 1;
 
