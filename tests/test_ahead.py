@@ -202,9 +202,10 @@ def test_an_end_waits_for_the_next_call_only_when_that_is_near(ledger):
 
 def test_states_of_one_entity_are_worked_off_in_order(bridge, ledger):
     """Later states of an entity are asked for when the earlier one is settled, whatever slice they are in."""
+    times = [f"2026-01-15T09:{n // 60:02}:{n % 60:02}.000Z" for n in range(2 * SLICE)]
     raws = [
-        raw(envelope(PRESENCE, {"presenceDefinition": {"id": f"{n}"}, "modifiedDate": f"2026-01-15T09:00:{n:02}.000Z"}))
-        for n in range(2 * SLICE)
+        raw(envelope(PRESENCE, {"presenceDefinition": {"id": f"{n}"}, "modifiedDate": time}))
+        for n, time in enumerate(times)
     ]
     assert {result.verdict for result in bridge.process_many(raws)} == {"fresh"}
     again = bridge.process_many(list(reversed(raws)))

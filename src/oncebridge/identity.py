@@ -97,7 +97,8 @@ def _is_shared(basis: str, profile: Profile, moment: Moment, precise: bool) -> b
 def named_event(event: Event, identity: Identity) -> Event:
     """Fill in what identity knows of an event that nobody else has seen yet."""
     force_setattr(event, "key", key_text(identity.key))
-    force_setattr(event, "entity", None if identity.entity is None else key_text(identity.entity))
+    if identity.entity is not None:
+        force_setattr(event, "entity", key_text(identity.entity))
     force_setattr(event, "time_ms", identity.time_ms)
     force_setattr(event, "conversation_id", identity.conversation_id)
     return event
@@ -259,7 +260,10 @@ def _without_path(node: Any, path: tuple[str, ...]) -> Any:
 def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
     """Hash length-prefixed parts with the secret, so that no two lists of parts read the same."""
     hasher = _keyed(secret, purpose).copy()
-    hasher.update(b"".join([piece for part in parts for piece in (len(part).to_bytes(4, "big"), part)]))
+    pieces = []
+    for part in parts:
+        pieces += (len(part).to_bytes(4, "big"), part)
+    hasher.update(b"".join(pieces))
     return hasher.digest()
 
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from oncebridge.topics import Profiles
 
 POLL_US: Final = 50_000  # how often a busy event is asked for again
-SLICE: Final = 25  # deliveries that are read while the ledger looks at those before
+SLICE: Final = 50  # deliveries that are read while the ledger looks at those before
 
 Asked: TypeAlias = "deque[tuple[list[Task], Callable[[], list[Answer]]]]"
 
