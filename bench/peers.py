@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -129,7 +130,7 @@ class LambdaContext:
         return 60_000
 
 
-class BareStatements:
+class BareStatements(ABC):
     """The least that remembers anything in a database: two transactions a batch, an insert and an update an event.
 
     Which events are new is asked only when some are not. Subclasses say how their database is spoken to.
@@ -158,13 +159,13 @@ class BareStatements:
             self._handler(events[envelope_id])
         self.commit(self.UPDATE, [(envelope_id,) for envelope_id in new])
 
+    @abstractmethod
     def commit(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Run a statement for all rows in one transaction; return how many rows it changed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ask(self, statement: str, parameters: tuple[Any, ...]) -> list[str]:
         """Return the first column of what a query finds."""
-        raise NotImplementedError
 
 
 def readable(raws: Sequence[bytes]) -> Iterator[tuple[str, Any]]:

@@ -260,7 +260,7 @@ def _without_path(node: Any, path: tuple[str, ...]) -> Any:
 def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
     """Hash length-prefixed parts with the secret, so that no two lists of parts read the same."""
     hasher = _keyed(secret, purpose).copy()
-    pieces = []
+    pieces: list[bytes] = []
     for part in parts:
         pieces += (len(part).to_bytes(4, "big"), part)
     hasher.update(b"".join(pieces))
