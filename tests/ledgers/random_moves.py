@@ -14,6 +14,7 @@ from oncebridge.claim import Answer, Ask, Claim, Letter, Outcome, Settlement
 from oncebridge.clock import SystemClock
 from oncebridge.identity import Moment
 from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.ledgers.protocol import Query
 
 LONG_US = 600_000_000
 GONE_US = 1  # over before anybody can ask again
@@ -45,6 +46,8 @@ class SideBySide:
             assert theirs == ours, f"move {number}, {move}"
         counted = [{status: number for status, number in one.counts().items() if number} for one in self._pair]
         assert counted[0] == counted[1]
+        letters = [sorted(entry.key for entry in one.scan(Query(letters=True))) for one in self._pair]
+        assert letters[0] == letters[1]
 
     # --- moves -------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledgers.on_sqlite import claim, is_sound, key, opened, take, verdict
+from ledgers.random_moves import SideBySide
 from oncebridge.claim import Ask, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
@@ -58,6 +59,13 @@ class TestSQLiteLedger(LedgerContract):
             lambda: transaction.__exit__(None, None, None),
             lambda: transaction.__exit__(ValueError, ValueError(), None),
         ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_it_says_what_memory_says(tmp_path, seed):
+    """Whatever is asked, settled, extended and repeated, in any order, it decides as memory does, in batches too."""
+    with opened(tmp_path / "once.db") as ledger:
+        SideBySide(ledger, seed).run(300)
 
 
 @pytest.fixture

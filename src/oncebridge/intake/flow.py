@@ -227,7 +227,7 @@ class Flow:
             if self._listening:
                 self._telemetry.record(move_of("claimed", task, reason_for(answer)))
             if answer.verdict is Verdict.FRESH:
-                (sorted_.granted if answer.token else sorted_.apart).append(task)
+                (sorted_.apart if answer.wants_alone else sorted_.granted).append(task)
             elif answer.verdict is Verdict.BUSY:
                 sorted_.busy.append(task)
             elif answer.verdict is Verdict.CONFLICT:

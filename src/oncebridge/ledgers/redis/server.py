@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 5.0
 NAME_MAX: Final = 64
+REPLICAS_MAX: Final = 64
 WAIT_MS: Final = 1000
 
 #: What redis-py raises: its cluster errors are no `RedisError`.
@@ -102,7 +103,7 @@ def _options(query: str) -> dict[str, Any]:
     for option, value in parse_qsl(query, keep_blank_values=True):
         if option == "name" and value and len(value) <= NAME_MAX and not set(value) & set("{}: "):
             values["name"] = value
-        elif option == "wait" and value.isdigit() and int(value) <= NAME_MAX:
+        elif option == "wait" and value.isdigit() and int(value) <= REPLICAS_MAX:
             values["wait"] = int(value)
         elif option == "allow_eviction" and value in ("true", "1", "false", "0"):
             values["allow_eviction"] = value in ("true", "1")
