@@ -3,7 +3,8 @@
 import psycopg
 import pytest
 
-from ledgers.on_postgres import new_schema, run, schema_of
+from ledgers.on_postgres import new_schema, opened, run, schema_of
+from ledgers.random_moves import SideBySide
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
 from oncebridge.testing.contract_letters import LetterRules, PurgeRules
 from oncebridge.testing.contract_stage import LedgerStage
@@ -70,3 +71,10 @@ class TestUndatedPostgresLedger(OnPostgres, LetterRules, PurgeRules, Transaction
     """Those rules that depend on where an event is kept, for events whose time is not part of their identity."""
 
     shared_times = False
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_it_says_what_memory_says(postgres, seed):
+    """Whatever is asked, settled, extended and repeated, in any order, the functions decide as `claim.py` does."""
+    with new_schema(postgres) as url, opened(url) as ledger:
+        SideBySide(ledger, seed).run(100)

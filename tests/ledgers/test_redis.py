@@ -52,6 +52,6 @@ def test_it_says_what_memory_says(valkey, seed):
     ledger = RedisLedger(f"{valkey.url}?name=random{seed}")
     ledger.open(None)
     try:
-        SideBySide(ledger, seed).run(600)
+        SideBySide(ledger, seed, keeps_done=False).run(600)
     finally:
         ledger.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self, TypeVar
 
@@ -17,7 +18,8 @@ from oncebridge.claim import SETTLED, Status
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers import RETENTION_US
-from oncebridge.ledgers.protocol import Entry, Finding
+from oncebridge.ledgers.findings import Finding
+from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.redis import examine, wire
 from oncebridge.ledgers.redis.calls import Calls, ClusterCalls, SingleCalls
 from oncebridge.ledgers.redis.scripts import script
@@ -233,11 +235,14 @@ class RedisLedger:
     def _record_entry(self, shard: int, id_: bytes, text: bytes, letter: bytes) -> Entry:
         record, lease_us = wire.read_record(text), 0
         if record.status is Status.CLAIMED and record.about.entity is not None:
-            held = self._open_calls.command(
-                self._prefixes[shard], "GET", self._prefixes[shard].encode() + b"n:" + record.about.entity
-            )
-            lease_us = wire.read_entity(held).lease_until_us if held else 0
+            lease_us = self._entity_lease_us(self._prefixes[shard], record.about.entity, record.token)
         return wire.record_entry(id_, record, home=bytes([shard]), lease_until_us=lease_us, letter=letter)
+
+    def _entity_lease_us(self, prefix: str, key: bytes, token: int) -> int:
+        """Return until when an entity is held under a token; 0 if another has taken it over since."""
+        kept = self._open_calls.command(prefix, "GET", prefix.encode() + b"n:" + key)
+        entity = wire.read_entity(kept) if kept else None
+        return entity.lease_until_us if entity is not None and entity.token == token else 0
 
     def scan(self, query: Query) -> Iterator[Entry]:
         """Go through what is unfinished or dead, or through all entities; the longest unchanged first."""
@@ -256,46 +261,46 @@ class RedisLedger:
                     entry = self._record_entry(shard, id_, batch[id_], letter or b"")
                     about = wire.read_record(batch[id_]).about
                     yield msgspec.structs.replace(entry, raw=None, detail=""), about
-        for shard, batch in self._key_scan("e:"):
-            for key, text in batch.items():
-                record = wire.read_record(text)
-                id_ = key[len(self._prefixes[shard]) + 2 :]
-                yield wire.record_entry(id_, record, home=bytes([shard])), record.about
+            for batch in self._key_scan(prefix, "e:"):
+                for key, text in batch.items():
+                    record = wire.read_record(text)
+                    yield wire.record_entry(key[len(prefix) + 2 :], record, home=bytes([shard])), record.about
 
     def _newest_states(self) -> Iterator[tuple[Entry, wire.About]]:
-        for _, batch in self._key_scan("n:"):
-            for text in batch.values():
-                entity = wire.read_entity(text)
-                if entity.about is not None:
-                    yield wire.newest_entry(entity, entity.about), entity.about
+        for prefix in self._prefixes:
+            for batch in self._key_scan(prefix, "n:"):
+                for text in batch.values():
+                    entity = wire.read_entity(text)
+                    if entity.about is not None:
+                        yield wire.newest_entry(entity, entity.about), entity.about
 
     def _hash_scan(self, key: str) -> Iterator[dict[bytes, bytes]]:
-        """Go through a hash without holding the server up; nothing twice."""
-        cursor, seen = b"0", set[bytes]()
-        while True:
-            cursor, flat = self._open_calls.command(key, "HSCAN", key, cursor, "COUNT", SCAN_AT_ONCE)
+        """Go through a hash without holding the server up."""
+        seen: set[bytes] = set()
+        for flat in self._scan(key, "HSCAN", key):
             batch = {name: value for name, value in zip(flat[::2], flat[1::2], strict=True) if name not in seen}
             seen.update(batch)
             if batch:
                 yield batch
+
+    def _key_scan(self, prefix: str, kind: str) -> Iterator[dict[bytes, bytes]]:
+        """Go through a shard's keys of a kind, with their values."""
+        seen: set[bytes] = set()
+        for found in self._scan(prefix, "SCAN", match=f"{prefix}{kind}*"):
+            keys = [key for key in found if key not in seen]
+            seen.update(keys)
+            if keys:
+                values = self._open_calls.command(prefix, "MGET", *keys)
+                yield {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+
+    def _scan(self, at: str, *command: str, match: str = "*") -> Iterator[list[bytes]]:
+        """Follow a cursor to its end; a server may name things twice on the way."""
+        cursor: bytes = b"0"
+        while True:
+            cursor, found = self._open_calls.command(at, *command, cursor, "MATCH", match, "COUNT", SCAN_AT_ONCE)
+            yield found
             if int(cursor) == 0:
                 return
-
-    def _key_scan(self, kind: str) -> Iterator[tuple[int, dict[bytes, bytes]]]:
-        """Go through all keys of a kind, with their values; nothing twice."""
-        for shard, prefix in enumerate(self._prefixes):
-            cursor, seen = b"0", set[bytes]()
-            while True:
-                cursor, keys = self._open_calls.command(
-                    prefix, "SCAN", cursor, "MATCH", f"{prefix}{kind}*", "COUNT", SCAN_AT_ONCE
-                )
-                keys = [key for key in keys if key not in seen]
-                seen.update(keys)
-                if keys:
-                    values = self._open_calls.command(prefix, "MGET", *keys)
-                    yield shard, {key: value for key, value in zip(keys, values, strict=True) if value is not None}
-                if int(cursor) == 0:
-                    break
 
     def counts(self) -> dict[Status, int]:
         """Count events by status: days keep their own counts, the rest is gone through."""
@@ -303,25 +308,22 @@ class RedisLedger:
         for prefix in self._prefixes:
             for value in self._open_calls.command(prefix, "HVALS", prefix + "days"):
                 counts.update(wire.read_day(value).counts)
-            for batch in self._hash_scan(prefix + "open"):
+            for batch in chain(self._hash_scan(prefix + "open"), self._key_scan(prefix, "e:")):
                 counts.update(wire.STATUSES[text[:1]] for text in batch.values())
-        for _, batch in self._key_scan("e:"):
-            counts.update(wire.STATUSES[text[:1]] for text in batch.values())
         return dict(counts)
 
     def purge(self, *, older_than_us: int) -> int:
         """Drop whole days, and what stands alone; entities that rest since. Servers forget by themselves, too."""
         forgotten = 0
-        for shard, prefix in enumerate(self._prefixes):
+        for prefix in self._prefixes:
             before_us = self._now_us(prefix) - older_than_us
             for day in self._open_calls.command(prefix, "HKEYS", prefix + "days"):
                 forgotten += self._drop(prefix, before_us, "day", [day])
             for batch in self._hash_scan(prefix + "open"):
                 forgotten += self._drop(prefix, before_us, "open", list(batch))
             for kind, what in (("e:", "event"), ("n:", "entity")):
-                for at, batch in self._key_scan(kind):
-                    if at == shard:
-                        forgotten += self._drop(prefix, before_us, what, list(batch))
+                for batch in self._key_scan(prefix, kind):
+                    forgotten += self._drop(prefix, before_us, what, list(batch))
         return forgotten
 
     def _drop(self, prefix: str, before_us: int, what: str, which: list[bytes]) -> int:

@@ -14,13 +14,13 @@ from zlib import crc32
 import msgspec
 
 from oncebridge.claim import Answer, Outcome, Status, Verdict
+from oncebridge.ledgers import DAY_MS
 from oncebridge.ledgers.protocol import Entry
 
 if TYPE_CHECKING:
     from oncebridge.claim import Ask, Claim, Letter, Settlement
     from oncebridge.identity import Moment
 
-DAY_MS: Final = 86_400_000
 _MILLION: Final = 1_000_000
 _BYTES: Final = [bytes([number]) for number in range(256)]
 _NO_ENVELOPE: Final = b"\0\0\0"
@@ -215,6 +215,7 @@ class Record(msgspec.Struct, frozen=True):
     status: Status
     letter: bool
     attempts: int
+    token: int
     lease_until_us: int
     changed_us: int
     again_us: int
@@ -223,9 +224,9 @@ class Record(msgspec.Struct, frozen=True):
 
 def read_record(text: bytes) -> Record:
     """Read a record as scripts write it."""
-    status, flags, attempts, _, _, lease, changed, again, _ = _head.unpack_from(text)
+    status, flags, attempts, _, token, lease, changed, again, _ = _head.unpack_from(text)
     about = _about(text[_head.size + (16 if flags & 4 else 0) :])
-    return Record(STATUSES[status], bool(flags & 2), attempts, int(lease), int(changed), int(again), about)
+    return Record(STATUSES[status], bool(flags & 2), attempts, int(token), int(lease), int(changed), int(again), about)
 
 
 def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int = 0, letter: bytes = b"") -> Entry:
@@ -253,6 +254,7 @@ def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int
 class NewestState(msgspec.Struct, frozen=True):
     """An entity's newest state, and whether somebody holds it."""
 
+    token: int
     lease_until_us: int
     changed_us: int
     about: About | None
@@ -260,11 +262,11 @@ class NewestState(msgspec.Struct, frozen=True):
 
 def read_entity(text: bytes) -> NewestState:
     """Read an entity as scripts write it."""
-    _, lease, changed, flags = _entity_head.unpack_from(text)
+    token, lease, changed, flags = _entity_head.unpack_from(text)
     at = _entity_head.size + (16 if flags & 2 else 0)
     at += 1 + text[at]
     at += 1 + text[at]
-    return NewestState(int(lease), int(changed), _about(text[at:]) if flags & 2 else None)
+    return NewestState(int(token), int(lease), int(changed), _about(text[at:]) if flags & 2 else None)
 
 
 def newest_entry(entity: NewestState, about: About) -> Entry:
