@@ -14,7 +14,8 @@ from oncebridge import Bridge, Settings
 from oncebridge.claim import Ask, Claim, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable, LedgerWarning
-from oncebridge.ledgers.protocol import Level, Query
+from oncebridge.ledgers.findings import Level
+from oncebridge.ledgers.protocol import Query
 from oncebridge.ledgers.redis.ledger import RedisLedger
 from oncebridge.ledgers.redis.server import read_url
 from payloads import presence, raw
@@ -411,7 +412,7 @@ def test_the_rights_that_the_docs_name_are_enough(tmp_path):
 
 def test_a_plain_server_behind_a_tls_address_is_told(valkey):
     """TLS against a server that has none is an error that names TLS."""
-    with pytest.raises(LedgerUnavailable, match="TLS"):
+    with pytest.raises(LedgerUnavailable, match="that it speaks TLS"):
         RedisLedger(valkey.url.replace("redis:", "rediss:")).open(None)
 
 

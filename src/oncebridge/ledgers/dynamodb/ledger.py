@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from oncebridge.claim import Ask, Settlement, Status
-    from oncebridge.ledgers.protocol import Entry, Finding, Query
+    from oncebridge.ledgers.findings import Finding
+    from oncebridge.ledgers.protocol import Entry, Query
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,11 +70,15 @@ class DynamoDBLedger:
         parts = urlsplit(url)
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = sorted(set(given) - {"region", "endpoint_url"})
-        if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/") or unknown:
-            wrong = f"; it does not know {', '.join(unknown)}" if unknown else ""
+        wrong = ""
+        if unknown:
+            wrong = f"no parameter of a DynamoDB URL is called {' or '.join(unknown)}"
+        elif not _NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
+            wrong = "this URL names no DynamoDB table (3 to 255 letters, digits, dots and dashes)"
+        if wrong:
             raise ConfigurationError(
-                "ledger: this URL names no DynamoDB table; write dynamodb://table?region=eu-central-1, with "
-                f"&endpoint_url=http://localhost:8000 where it is not AWS' own{wrong}"
+                f"ledger: {wrong}; write dynamodb://table?region=eu-central-1, with "
+                "&endpoint_url=http://localhost:8000 where it is not AWS' own"
             )
         return cls(
             parts.netloc,

@@ -253,7 +253,7 @@ class _Replicated:
 def _check_replicas(have: int, address: Address) -> None:
     if have < address.wait:
         raise LedgerUnavailable(
-            f"Redis at {address!r}: {have} of {address.wait} replicas have the write; whether it takes effect is not "
+            f"{address!r}: {have} of {address.wait} replicas have the write; whether it takes effect is not "
             "known, and it is safe to repeat. Look at the replicas, or lower ?wait="
         )
 
@@ -313,9 +313,7 @@ class ClusterCalls:
         """Leave to the client what needs patience: moved slots, a new master, a forgotten script."""
         value = self._cluster.execute_command("EVAL", script.text, 1, prefix, *arguments)
         if self._address.wait:
-            raise LedgerUnavailable(
-                f"Redis at {self._address!r}: a slot has moved; the call is repeated under its nonce"
-            )
+            raise LedgerUnavailable(f"{self._address!r}: a slot has moved; the call is repeated under its nonce")
         return value
 
     def command(self, key: str, *words: Word) -> Any:

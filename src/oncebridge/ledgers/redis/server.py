@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 5.0
-NAME_MAX: Final = 64
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # nothing that a key pattern or a hash tag would read otherwise
 REPLICAS_MAX: Final = 64
 WAIT_MS: Final = 1000
 
@@ -54,8 +55,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Show where it is, without the password."""
-        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
-        return f"{'TLS ' if self.tls else ''}{self.kind} {hosts}"
+        scheme = ("rediss" if self.tls else "redis") + ("" if self.kind == "single" else f"+{self.kind}")
+        return f"{scheme}://{','.join(f'{host}:{port}' for host, port in self.hosts)}"
 
 
 def read_url(url: str) -> Address:
@@ -101,7 +102,7 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
 def _options(query: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option, value in parse_qsl(query, keep_blank_values=True):
-        if option == "name" and value and len(value) <= NAME_MAX and not set(value) & set("{}: "):
+        if option == "name" and NAME.fullmatch(value):
             values["name"] = value
         elif option == "wait" and value.isdigit() and int(value) <= REPLICAS_MAX:
             values["wait"] = int(value)
@@ -111,7 +112,7 @@ def _options(query: str) -> dict[str, Any]:
             values["ca_file"] = value
         else:
             raise _wrong(
-                f"{option}={value!r} is no option; known are name (up to {NAME_MAX} characters, no {{}}: or space), "
+                f"{option}={value!r} is no option; known are name (up to 64 letters, digits, dots and dashes), "
                 "wait (a number of replicas), allow_eviction (true) and ca_file (a file of certificates)"
             )
     return values
@@ -208,7 +209,7 @@ def in_our_words(address: Address) -> Iterator[None]:
 
 def translated(error: BaseException, address: Address) -> LedgerUnavailable | LedgerRefused:
     """Say in our words what went wrong; neither passwords nor keys are in it."""
-    where, text = f"Redis at {address!r}", str(error)
+    where, text = repr(address), str(error)
     signs_of = f"{type(error).__name__} {text}"  # the client takes some signs out of the text and makes them a class
     for kinds, signs, advice in _REFUSED:
         if isinstance(error, kinds) and any(sign in signs_of for sign in signs):
@@ -217,9 +218,10 @@ def translated(error: BaseException, address: Address) -> LedgerUnavailable | Le
         if sign in signs_of:
             return LedgerUnavailable(f"{where}: {advice}; nothing was acknowledged")
     if isinstance(error, (redis.TimeoutError, TimeoutError)):
+        tls = "that it speaks TLS (rediss://), " if address.tls else ""
         return LedgerUnavailable(
-            f"{where} does not answer in time; check the address, that VPC and security group let this host through, "
-            "and the server's load; nothing was acknowledged"
+            f"{where} does not answer in time; check the address, {tls}that VPC and security group let this host "
+            "through, and the server's load; nothing was acknowledged"
         )
     if isinstance(error, redis.ResponseError):
         return LedgerUnavailable(f"{where} answered with an error: {text[:200]}; nothing was acknowledged")
