@@ -5,7 +5,7 @@ import pytest
 from oncebridge.diagnosis import installation
 from oncebridge.handlers import Handlers
 from oncebridge.ledgers import SCHEMES
-from oncebridge.ledgers.protocol import Finding, Level
+from oncebridge.ledgers.findings import Finding, Level
 
 GOOD = Finding(level=Level.GOOD, subject="a", found="fine")
 WARNING = Finding(level=Level.WARNING, subject="b", found="so-so", weakens="the moon is full")

@@ -24,6 +24,7 @@ ORDER = [
     "topics",
     "identity",
     "claim",
+    "ledgers.findings",
     "ledgers.protocol",
     "ledgers",
     "retry",

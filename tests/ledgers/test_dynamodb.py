@@ -21,7 +21,8 @@ from oncebridge.errors import (
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.dynamodb.ledger import DynamoDBLedger
 from oncebridge.ledgers.dynamodb.table import PARALLEL
-from oncebridge.ledgers.protocol import Examines, Level
+from oncebridge.ledgers.findings import Level
+from oncebridge.ledgers.protocol import Examines
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.ledger_contract import LedgerContract
 from servers import aws
@@ -484,7 +485,7 @@ def test_a_new_table_is_found_good(ledger):
     """Of a table as `migrate` makes it, only what costs extra is missing."""
     assert isinstance(ledger, Examines)
     findings = list(ledger.examine())
-    assert {finding.subject for finding in findings if finding.level is not Level.GOOD} <= {"recovery", "latency"}
+    assert {finding.subject for finding in findings if finding.level is not Level.GOOD} <= {"recovery"}
     assert {finding.subject for finding in findings} >= {"table", "clock", "permissions", "replicas", "secret"}
     assert ledger.counts() == {}
 

@@ -25,7 +25,8 @@ from oncebridge.errors import ClaimLost, LedgerRefused, LedgerUnavailable, Onceb
 from oncebridge.identity import Moment
 from oncebridge.ledgers.dynamodb.items import stored
 from oncebridge.ledgers.dynamodb.server_time import DateTime
-from oncebridge.ledgers.protocol import Level, Query
+from oncebridge.ledgers.findings import Level
+from oncebridge.ledgers.protocol import Query
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.ledger_contract import LedgerContract
 

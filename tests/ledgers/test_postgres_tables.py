@@ -12,14 +12,14 @@ from ledgers.on_postgres import LETTER, claim, key, new_schema, opened, run, sch
 from oncebridge.claim import Ask, Claim, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
+from oncebridge.ledgers import DAY_MS
 from oncebridge.ledgers.postgres import migration
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
-from oncebridge.ledgers.postgres.wire import DAY_MS, home_of
+from oncebridge.ledgers.postgres.wire import day_of
 from oncebridge.ledgers.protocol import Query
 from oncebridge.topics import topic_pattern
 from servers.process import wait_until
 
-TODAY = SystemClock().now_us() // 1000 // DAY_MS
 LONG_AGO = 10_000  # 1997-05-19
 FAR_AHEAD = 47_482  # 2100-01-01
 
@@ -36,6 +36,11 @@ def ledger(url):
     """Return an open ledger."""
     with opened(url) as ledger:
         yield ledger
+
+
+def today():
+    """Return the day by this machine's clock, in UTC."""
+    return SystemClock().now_us() // 1000 // DAY_MS
 
 
 def on(day):
@@ -104,7 +109,7 @@ def test_a_migration_disturbs_no_worker(url):
         done = 0
         with opened(url) as ledger:
             while not over.is_set():
-                do(ledger, number * 1_000_000 + done, **on(TODAY))
+                do(ledger, number * 1_000_000 + done, **on(today()))
                 done += 1
         return done
 
@@ -112,7 +117,7 @@ def test_a_migration_disturbs_no_worker(url):
         working = [pool.submit(work, number) for number in (1, 2)]
         try:
             for _ in range(5):
-                run(url, f"DROP TABLE IF EXISTS {schema}.{place(TODAY + migration.DAYS_AHEAD)}")
+                run(url, f"DROP TABLE IF EXISTS {schema}.{place(today() + migration.DAYS_AHEAD)}")
                 PostgresLedger(url).migrate()
         finally:
             over.set()
@@ -135,60 +140,60 @@ def places(url):
 
 def test_events_are_kept_by_the_day_of_their_time(url, ledger):
     """Each has its day's partition; odd days and events without such a time have places of their own."""
-    do(ledger, 1, **on(TODAY))
-    do(ledger, 2, **on(TODAY + 1))
+    do(ledger, 1, **on(today()))
+    do(ledger, 2, **on(today() + 1))
     do(ledger, 3, **on(FAR_AHEAD))
     do(ledger, 4, **on(LONG_AGO))
     do(ledger, 5)
     do(ledger, 6, shared_ms=-1)
     do(ledger, 7, shared_ms=2**62)
     assert places(url) == {
-        1: place(TODAY),
-        2: place(TODAY + 1),
+        1: place(today()),
+        2: place(today() + 1),
         **dict.fromkeys((3, 4, 7), "event_other"),
         **dict.fromkeys((5, 6), "event_undated"),
     }
-    for number, fields in ((1, on(TODAY)), (3, on(FAR_AHEAD)), (4, on(LONG_AGO)), (7, {"shared_ms": 2**62})):
+    for number, fields in ((1, on(today())), (3, on(FAR_AHEAD)), (4, on(LONG_AGO)), (7, {"shared_ms": 2**62})):
         assert verdict(ledger, number, **fields) is Verdict.REPUBLISH
-    assert [entry.home for entry in ledger.get(key(1))] == [home_of(TODAY)]
+    assert [day_of(Ask(key=entry.key, home=entry.home)) for entry in ledger.get(key(1))] == [today()]
 
 
 def test_a_letter_is_found_by_its_home_alone(url, ledger):
     """To discard a dead letter one need not know its time: its home says where it is."""
-    do(ledger, 1, Outcome.DEAD, **on(TODAY))
+    do(ledger, 1, Outcome.DEAD, **on(today()))
     (entry,) = ledger.scan(Query(letters=True))
     ask = Ask(key=entry.key, home=entry.home, alone=True, redrive=True, force=True)
     (answer,) = claim(ledger, ask)
     assert ledger.settle([Settlement(Claim(ask, answer.token), Outcome.DISCARD)]) == [True]
-    assert verdict(ledger, 1, **on(TODAY)) is Verdict.REPUBLISH
+    assert verdict(ledger, 1, **on(today())) is Verdict.REPUBLISH
     assert ledger.counts() == {Status.DISCARD: 1}
 
 
 def test_a_days_partition_takes_over_what_came_before_it(url, ledger):
     """Events that came before their day had a partition move into it, and stay what they were."""
     do(ledger, 0, **on(FAR_AHEAD))  # has looked after partitions today
-    run(url, f"DROP TABLE {schema_of(url)}.{place(TODAY + 1)}")
-    do(ledger, 1, **on(TODAY + 1))
-    held = take(ledger, 2, **on(TODAY + 1))
+    run(url, f"DROP TABLE {schema_of(url)}.{place(today() + 1)}")
+    do(ledger, 1, **on(today() + 1))
+    held = take(ledger, 2, **on(today() + 1))
     assert set(places(url).values()) == {"event_other"}
     with opened(url) as other:
-        assert verdict(other, 1, **on(TODAY + 1)) is Verdict.REPUBLISH
-    assert places(url) == {0: "event_other", 1: place(TODAY + 1), 2: place(TODAY + 1)}
+        assert verdict(other, 1, **on(today() + 1)) is Verdict.REPUBLISH
+    assert places(url) == {0: "event_other", 1: place(today() + 1), 2: place(today() + 1)}
     assert ledger.settle([Settlement(held, Outcome.DONE)]) == [True]
 
 
 def test_a_settle_finds_what_moves_meanwhile(url, ledger):
     """A claim whose event is being moved into its day's partition is settled there, never taken for lost."""
     do(ledger, 0, **on(FAR_AHEAD))  # has looked after partitions today
-    run(url, f"DROP TABLE {schema_of(url)}.{place(TODAY + 1)}")
-    held = take(ledger, 1, **on(TODAY + 1))
+    run(url, f"DROP TABLE {schema_of(url)}.{place(today() + 1)}")
+    held = take(ledger, 1, **on(today() + 1))
     with closing(psycopg.connect(**ledger._address.parameters)) as mover, ThreadPoolExecutor(1) as pool:
         mover.execute(f"SELECT {schema_of(url)}.make_places()")
         settling = pool.submit(settle_in_the_end, ledger, held)
         wait_until(lambda: run(url, "SELECT 1 FROM pg_locks WHERE NOT granted"), "the settle to wait for the move")
         mover.commit()
         assert settling.result() == [True]
-    assert places(url)[1] == place(TODAY + 1)
+    assert places(url)[1] == place(today() + 1)
 
 
 def settle_in_the_end(ledger, held):
@@ -201,7 +206,7 @@ def settle_in_the_end(ledger, held):
 def test_partitions_are_made_once_by_many(url):
     """Workers who come first on a new day at the same moment make its partitions once, and lose nothing."""
     schema = schema_of(url)
-    for day in (TODAY, TODAY + 1):
+    for day in (today(), today() + 1):
         run(url, f"DROP TABLE {schema}.{place(day)}")
     start = threading.Barrier(6)
 
@@ -209,14 +214,14 @@ def test_partitions_are_made_once_by_many(url):
         with opened(url) as ledger:
             start.wait()
             for event in range(10):
-                do(ledger, 100 * number + event, **on(TODAY + event % 2))
+                do(ledger, 100 * number + event, **on(today() + event % 2))
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
     with opened(url) as ledger:
         assert verdict(ledger, 1000) is Verdict.FRESH
         assert ledger.counts() == {Status.DONE: 60, Status.CLAIMED: 1}
-    assert set(places(url).values()) == {place(TODAY), place(TODAY + 1), "event_undated"}
+    assert set(places(url).values()) == {place(today()), place(today() + 1), "event_undated"}
 
 
 @pytest.fixture
@@ -236,12 +241,12 @@ def test_a_day_is_dropped_whole(url, ledger, old_day):
     """Once all of an old day was settled before the retention, its partition goes, and later twins are fresh."""
     for number in range(5):
         do(ledger, number, **on(old_day))
-    do(ledger, 9, **on(TODAY))
+    do(ledger, 9, **on(today()))
     assert ledger.purge(older_than_us=3_600_000_000) == 0
     assert has(url, old_day)
     assert ledger.purge(older_than_us=0) == 6
     assert not has(url, old_day)
-    assert has(url, TODAY), "events of today may still come"
+    assert has(url, today()), "events of today may still come"
     assert verdict(ledger, 1, **on(old_day)) is Verdict.FRESH
 
 
@@ -315,13 +320,13 @@ def test_a_worker_need_not_own_the_tables(url, modest):
     with pytest.raises(LedgerRefused, match="SELECT, INSERT, UPDATE and DELETE on its tables"):
         PostgresLedger(theirs).open(None)
     run(url, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {name}")
-    run(url, f"DROP TABLE {schema}.{place(TODAY + 1)}")
+    run(url, f"DROP TABLE {schema}.{place(today() + 1)}")
     with opened(theirs) as ledger:
-        do(ledger, 1, **on(TODAY + 1))
-        do(ledger, 2, Outcome.DEAD, **on(TODAY))
-        with ledger.transaction(take(ledger, 3, **on(TODAY))):
+        do(ledger, 1, **on(today() + 1))
+        do(ledger, 2, Outcome.DEAD, **on(today()))
+        with ledger.transaction(take(ledger, 3, **on(today()))):
             pass
-        assert places(url)[1] == place(TODAY + 1)
+        assert places(url)[1] == place(today() + 1)
         assert ledger.purge(older_than_us=0) == 2
         assert {finding.subject for finding in ledger.examine()} >= {"version", "disk", "partitions"}
 

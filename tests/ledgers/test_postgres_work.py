@@ -15,10 +15,10 @@ from oncebridge.clock import SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
 from oncebridge.identity import Moment
 from oncebridge.ledgers import ledger_from_url
+from oncebridge.ledgers.findings import Level
 from oncebridge.ledgers.postgres import examine, troubles
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
-from oncebridge.ledgers.protocol import Level
 from oncebridge.testing.clock import SkewedClock
 from servers.postgres import FAST, GUARDED, own_postgres
 from servers.process import free_port

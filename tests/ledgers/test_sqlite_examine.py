@@ -9,8 +9,9 @@ import pytest
 from ledgers.on_sqlite import claim, key, opened, take
 from oncebridge.claim import Ask, Outcome, Settlement
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
+from oncebridge.ledgers.findings import Level
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.ledgers.protocol import Examines, Level
+from oncebridge.ledgers.protocol import Examines
 from oncebridge.ledgers.sqlite import examine
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.testing.clock import ManualClock

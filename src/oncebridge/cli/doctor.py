@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from oncebridge.bridge import Bridge
     from oncebridge.diagnosis.installation import Promise
-    from oncebridge.ledgers.protocol import Finding, Ledger
+    from oncebridge.ledgers.findings import Finding
+    from oncebridge.ledgers.protocol import Ledger
 
 EXIT_SOMETHING_WRONG: Final = 1
 ROUND_TRIPS: Final = 5

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oncebridge.ledgers.protocol import Finding, Level
+from oncebridge.ledgers.findings import Finding, Level, good, warning, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,21 +72,20 @@ def together(general: Sequence[Finding], own: Sequence[Finding]) -> list[Finding
 
 def unreachable(scheme: str, error: str) -> Finding:
     """Say what to look at when the ledger does not answer."""
-    return Finding(level=Level.WRONG, subject="connection", found=error, fix=_of(scheme, _TO_CHECK))
+    return wrong("connection", error, _of(scheme, _TO_CHECK))
 
 
 def refused(error: str) -> Finding:
     """Repeat why the ledger must not be used like this; the error says what to do."""
-    return Finding(level=Level.WRONG, subject="ledger", found=error)
+    return wrong("ledger", error, "")
 
 
 def unexamined() -> Finding:
     """Admit that a ledger cannot look at its own settings: silence would read as praise."""
-    return Finding(
-        level=Level.WARNING,
-        subject="ledger",
-        found="it cannot look at its own settings, so they are not judged here",
-        fix="give it an `examine`, as oncebridge.ledgers.protocol.Examines says",
+    return warning(
+        "ledger",
+        "it cannot look at its own settings, so they are not judged here",
+        "give it an `examine`, as oncebridge.ledgers.protocol.Examines says",
     )
 
 
@@ -95,35 +94,29 @@ def latency(round_trips_us: Sequence[int], lease_seconds: float) -> Finding:
     middle_us = median(round_trips_us)
     found = f"{middle_us / 1000:.2f} ms, the median of {len(round_trips_us)} reads"
     if middle_us * ROUND_TRIPS_PER_LEASE > lease_seconds * 1_000_000:
-        return Finding(
-            level=Level.WRONG,
-            subject="latency",
-            found=f"{found}; a lease of {lease_seconds:g} s runs out before it can be extended",
-            fix=f"raise lease_seconds to {ROUND_TRIPS_PER_LEASE} times that or more",
+        return wrong(
+            "latency",
+            f"{found}; a lease of {lease_seconds:g} s runs out before it can be extended",
+            f"raise lease_seconds to {ROUND_TRIPS_PER_LEASE} times that or more",
             weakens="claims run out while their handlers work",
         )
     if middle_us > SLOW_US:
         fix = "run workers and ledger in one region; larger batches help too"
-        return Finding(level=Level.WARNING, subject="latency", found=f"{found}; each event waits twice", fix=fix)
-    return Finding(level=Level.GOOD, subject="latency", found=found)
+        return warning("latency", f"{found}; each event waits twice", fix)
+    return good("latency", found)
 
 
 def secret(*, given: bool) -> Finding:
     """Say which secret the keys are made with; that it is the right one has been checked by opening."""
     found = "from the settings, the one that the ledger was first opened with" if given else "the ledger keeps its own"
-    return Finding(level=Level.GOOD, subject="secret", found=found)
+    return good("secret", found)
 
 
 def permissions(error: str | None) -> Finding:
     """Judge a try to write that changes nothing."""
     if error is None:
-        return Finding(level=Level.GOOD, subject="permissions", found="may read and write")
-    return Finding(
-        level=Level.WRONG,
-        subject="permissions",
-        found=f"may not write: {error}",
-        fix="let this user read and write what belongs to the ledger",
-    )
+        return good("permissions", "may read and write")
+    return wrong("permissions", f"may not write: {error}", "let this user read and write what belongs to the ledger")
 
 
 def retention(retention_days: float, queue_retention_days: float) -> Finding:
@@ -135,26 +128,22 @@ def retention(retention_days: float, queue_retention_days: float) -> Finding:
         f"queue {queue_retention_days:g})"
     )
     if retention_days <= chain_days:
-        return Finding(
-            level=Level.WRONG,
-            subject="retention",
-            found=f"{retention_days:g} days, but {chain}",
-            fix=f"set retention_days to more than {chain_days:g}; {whole_days:g} covers a dead-letter queue too",
+        return wrong(
+            "retention",
+            f"{retention_days:g} days, but {chain}",
+            f"set retention_days to more than {chain_days:g}; {whole_days:g} covers a dead-letter queue too",
             weakens=f"events are forgotten after {retention_days:g} days, before their last retry may come",
         )
     if retention_days < whole_days:
-        return Finding(
-            level=Level.WARNING,
-            subject="retention",
-            found=(
-                f"{retention_days:g} days; {chain}, and a message moved back from a dead-letter queue up to "
-                f"{DEAD_LETTER_QUEUE_DAYS} days later still"
-            ),
-            fix=f"set retention_days to {whole_days:g} or more, or move back nothing older than that",
+        return warning(
+            "retention",
+            f"{retention_days:g} days; {chain}, and a message moved back from a dead-letter queue up to "
+            f"{DEAD_LETTER_QUEUE_DAYS} days later still",
+            f"set retention_days to {whole_days:g} or more, or move back nothing older than that",
             weakens=f"a message moved back from a dead-letter queue after {retention_days:g} days is fresh again",
         )
     found = f"{retention_days:g} days; {chain}, from a dead-letter queue for {whole_days:g}"
-    return Finding(level=Level.GOOD, subject="retention", found=found)
+    return good("retention", found)
 
 
 # --- the promise -------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from oncebridge.errors import ConfigurationError, MissingExtra
 if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Ledger
 
-DAY_US: Final = 86_400 * 1_000_000
+DAY_MS: Final = 86_400_000
+DAY_US: Final = DAY_MS * 1000
 RETENTION_US: Final = 30 * DAY_US  # unless set
 
 #: URL scheme -> module, class, extra. Imported only when asked for: cold starts count.

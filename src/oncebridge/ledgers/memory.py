@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Self
 from oncebridge.claim import SETTLED, Call, Status, decide_claim, decide_extend, decide_settle
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused
-from oncebridge.ledgers.protocol import Entry, Finding, Level, Query
+from oncebridge.ledgers.findings import Finding, wrong
+from oncebridge.ledgers.protocol import Entry, Query
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
@@ -174,11 +175,10 @@ class MemoryLedger:
 
     def examine(self) -> Iterator[Finding]:
         """Say the one thing that there is to say."""
-        yield Finding(
-            level=Level.WRONG,
-            subject="memory",
-            found="events and dead letters are gone when the process ends, and other processes do not see them",
-            fix="use a ledger that lasts, such as sqlite:///once.db; memory:// is for tests and for trying things out",
+        yield wrong(
+            "memory",
+            "events and dead letters are gone when the process ends, and other processes do not see them",
+            "use a ledger that lasts, such as sqlite:///once.db; memory:// is for tests and for trying things out",
             weakens="everything is forgotten with the process",
         )
 

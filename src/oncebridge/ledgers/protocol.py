@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
+    from oncebridge.ledgers.findings import Finding
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes | None = None
     detail: str = ""
 
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        """Read a row of a table: a column for each field, in their order."""
+        return msgspec.convert(dict(zip(cls.__struct_fields__, row, strict=True)), cls)
+
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What a scan looks for; what is not set does not matter. Times are those of the last change."""
@@ -53,25 +58,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     #: The digest of a conversation's or a user's id.
     subject: bytes | None = None
     limit: int | None = None
-
-
-class Level(StrEnum):
-    """How much a finding matters."""
-
-    GOOD = "good"
-    WARNING = "warning"
-    WRONG = "wrong"  # must be changed before this ledger is relied upon
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that an examination looked at: what was found, and what to do about it."""
-
-    level: Level
-    subject: str
-    found: str
-    fix: str = ""
-    #: What the promise loses by it, as a reason that fits behind "because"; empty where it loses nothing.
-    weakens: str = ""
 
 
 @runtime_checkable

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oncebridge.ledgers.protocol import Finding, Level
+from oncebridge.ledgers import DAY_US
+from oncebridge.ledgers.findings import Finding, clocks, good, warning, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 OLDEST: Final = 14_00_00
 DAMAGED: Final = (14_00_00, 14_00_04)  # from, until before
-CLOCK_US_MAX: Final = 5_000_000
-DAY_US: Final = 86_400_000_000
 PURGE_LATE_DAYS: Final = 3  # a purge runs daily, and may miss a day or two
 
 _LOOK: Final = """
@@ -62,127 +61,102 @@ def examine(connection: LedgerConnection, schema: str, clock: Clock, retention_u
     yield from _durability(seen)
     yield _replication(seen)
     yield from _sessions(seen, connection.info.backend_pid)
-    yield _clock(seen.now_us, before_us, after_us)
+    yield clocks(max(before_us - seen.now_us, seen.now_us - after_us, 0))
     yield _places(seen, retention_us)
-
-
-def _good(subject: str, found: str) -> Finding:
-    return Finding(level=Level.GOOD, subject=subject, found=found)
-
-
-def _bad(level: Level, subject: str, found: str, fix: str, **more: Any) -> Finding:
-    return Finding(level=level, subject=subject, found=found, fix=fix, **more)
 
 
 def _version(seen: Seen) -> Finding:
     found = f"Postgres {seen.version}"
     if seen.version_number < OLDEST:
-        return _bad(Level.WRONG, "version", found, "use Postgres 14 or newer")
+        return wrong("version", found, "use Postgres 14 or newer")
     if DAMAGED[0] <= seen.version_number < DAMAGED[1]:
-        return _bad(
-            Level.WARNING,
+        return warning(
             "version",
             f"{found}, where CREATE INDEX and REINDEX CONCURRENTLY may damage an index",
             "update to 14.4 or newer, then REINDEX",
             weakens="an index that was damaged while it was built may hide events",
         )
-    return _good("version", found)
+    return good("version", found)
 
 
 def _role(seen: Seen) -> Finding:
     if not seen.in_recovery:
-        return _good("role", "primary")
-    return _bad(Level.WRONG, "role", "a read replica, which cannot claim anything", "use the address of the primary")
+        return good("role", "primary")
+    return wrong("role", "a read replica, which cannot claim anything", "use the address of the primary")
 
 
 def _durability(seen: Seen) -> Iterator[Finding]:
     """Judge what is on the disk when a commit returns."""
     if seen.fsync == "on" and seen.full_page_writes == "on":
-        yield _good("disk", "fsync and full_page_writes are on: what was committed survives a power cut")
+        yield good("disk", "fsync and full_page_writes are on: what was committed survives a power cut")
     else:
-        yield _bad(
-            Level.WRONG,
+        yield wrong(
             "disk",
             f"fsync is {seen.fsync}, full_page_writes is {seen.full_page_writes}: a power cut may damage everything",
             "set both to on",
             weakens="a power cut may damage the ledger",
         )
     if seen.synchronous_commit == "off":
-        yield _bad(
-            Level.WARNING,
+        yield warning(
             "commit",
             "synchronous_commit is off: the last commits before a crash are forgotten",
             "set synchronous_commit to on, for this user at least: ALTER ROLE ... SET synchronous_commit = on",
             weakens="a crash forgets the last commits",
         )
     else:
-        yield _good("commit", f"synchronous_commit is {seen.synchronous_commit}")
+        yield good("commit", f"synchronous_commit is {seen.synchronous_commit}")
 
 
 def _replication(seen: Seen) -> Finding:
     if seen.standby_names and seen.synchronous_commit not in ("off", "local"):
-        return _good("replication", f"commits wait for a standby: synchronous_standby_names is {seen.standby_names!r}")
+        return good("replication", f"commits wait for a standby: synchronous_standby_names is {seen.standby_names!r}")
     if seen.standbys or seen.standby_names:
-        return _bad(
-            Level.WARNING,
+        return warning(
             "replication",
             f"{seen.standbys} standby servers, and commits do not wait for them",
             "set synchronous_standby_names, or know that a failover forgets the last commits",
             weakens="a standby that is promoted may not know the last commits",
         )
-    return _good("replication", "none to be seen from here")
+    return good("replication", "none to be seen from here")
 
 
 def _sessions(seen: Seen, backend_id: int) -> Iterator[Finding]:
     if seen.isolation == "read committed":
-        yield _good("isolation", "read committed")
+        yield good("isolation", "read committed")
     else:
         fix = (
             "leave it to the ledger, which sets read committed on its own connections, or use a user with this default"
         )
-        yield _bad(Level.WARNING, "isolation", f"{seen.isolation} by default", fix)
+        yield warning("isolation", f"{seen.isolation} by default", fix)
     if seen.backend_id != backend_id:
-        yield _bad(
-            Level.WARNING,
+        yield warning(
             "pooler",
             "something such as PgBouncer stands between, and gives each transaction another connection",
             "it works, but statements may not be prepared; connect directly or use session mode to be faster",
         )
     if seen.idle_timeout_ms:
-        yield _bad(
-            Level.WARNING,
+        yield warning(
             "idle transactions",
             f"ended after {seen.idle_timeout_ms / 1000:g} s: a handler with a transaction that computes or waits for "
             "longer than that fails each time",
             "keep handlers shorter than that, or raise idle_in_transaction_session_timeout for this user",
         )
     else:
-        yield _good("idle transactions", "may stay open as long as handlers need")
-
-
-def _clock(server_us: int, before_us: int, after_us: int) -> Finding:
-    """Compare clocks: leases go by the server's alone, but stamps ahead of it by ten minutes are not believed."""
-    difference_us = max(before_us - server_us, server_us - after_us, 0)
-    found = f"{difference_us / 1_000_000:.3f} s from this machine's"
-    if difference_us <= CLOCK_US_MAX:
-        return _good("clock", found)
-    return _bad(Level.WARNING, "clock", found, "let both machines take their time from NTP")
+        yield good("idle transactions", "may stay open as long as handlers need")
 
 
 def _places(seen: Seen, retention_us: int) -> Finding:
     oldest, newest = seen.oldest_place_days or 0, seen.newest_place_days or 0
     if newest < 1:
-        return _bad(
-            Level.WARNING,
+        return warning(
             "partitions",
             "none for tomorrow: its events would be kept with the odd ones, and forgotten one by one",
             "let whoever migrated keep owning the tables; a worker makes them daily",
         )
     if oldest > retention_us // DAY_US + PURGE_LATE_DAYS:
-        return _bad(
-            Level.WARNING,
+        return warning(
             "partitions",
             f"the oldest is {oldest} days old, and the retention is {retention_us / DAY_US:g} days",
             "run oncebridge purge daily; a day that holds dead letters or unfinished events stays",
         )
-    return _good("partitions", f"from {oldest} days ago to {newest} days ahead")
+    return good("partitions", f"from {oldest} days ago to {newest} days ahead")

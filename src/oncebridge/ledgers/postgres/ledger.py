@@ -15,23 +15,24 @@ from psycopg import errors
 from oncebridge.claim import Outcome, Settlement, Status
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerUnavailable
-from oncebridge.ledgers import RETENTION_US
+from oncebridge.ledgers import DAY_US, RETENTION_US
 from oncebridge.ledgers.postgres import migration, rows, wire
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
 from oncebridge.ledgers.postgres.examine import examine
 from oncebridge.ledgers.postgres.troubles import PASSING, UNPREPARED, in_our_words, not_migrated
+from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from oncebridge.claim import Answer, Ask, Claim
-    from oncebridge.ledgers.protocol import Entry, Finding, Query
+    from oncebridge.ledgers.findings import Finding
+    from oncebridge.ledgers.protocol import Query
 
 ANSWER_US: Final = 15_000_000  # how long a claim, extend, settle or commit may take
 TRIES: Final = 5  # of a call that others were in the way of, or whose connection was lost
-DAY_US: Final = wire.DAY_MS * 1000
 PURGE_PAGES: Final = 256  # looked through in one transaction, so that workers get their turn in between
 
 _Result = TypeVar("_Result")
@@ -258,7 +259,7 @@ class PostgresLedger:
         yield from self._entries(*rows.matching(self._schema, query))
 
     def _entries(self, statement: str, values: list[Any]) -> list[Entry]:
-        return [rows.entry(row) for row in self._call(lambda connection: connection.ask(statement, values))]
+        return [Entry.from_row(row) for row in self._call(lambda connection: connection.ask(statement, values))]
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""

@@ -1,30 +1,28 @@
-"""Rows of the Postgres ledger, as people see them: what is looked for, and what is found."""
+"""Looks for rows of the Postgres ledger, with a column for each field of an `Entry`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.claim import Status
-from oncebridge.ledgers.postgres.wire import home_of, storable
-from oncebridge.ledgers.protocol import Entry, Query
+from oncebridge.ledgers.postgres.wire import storable
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from oncebridge.ledgers.protocol import Query
 
 _EVENTS: Final = """
     SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts, event.envelope,
         event.changed_us, event.again_us,
         greatest(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token
             THEN entity.lease_until_us ELSE 0 END),
-        event.day, coalesce(letter.reason, ''), {letter}
+        int4send(event.day), coalesce(letter.reason, ''), {letter}
     FROM {schema}.event
     LEFT JOIN {schema}.letter ON letter.key = event.key AND letter.handler = event.handler
     LEFT JOIN {schema}.entity ON entity.key = event.entity
     WHERE {where} ORDER BY event.changed_us LIMIT %s"""
 _NEWEST: Final = """
     SELECT event.key, '', CASE WHEN entity.lease_until_us <> 0 THEN 'claimed' ELSE 'done' END, event.topic,
-        event.time_ms, 0, event.envelope, entity.changed_us, 0::bigint, entity.lease_until_us, event.day, '',
+        event.time_ms, 0, event.envelope, entity.changed_us, 0::bigint, entity.lease_until_us, int4send(event.day), '',
         NULL::bytea, ''
     FROM {schema}.entity
     JOIN {schema}.event ON event.day = entity.newest_day AND event.key = entity.newest AND event.entity = entity.key
@@ -34,7 +32,7 @@ _NEWEST: Final = """
 
 def of_key(schema: str, key: bytes) -> tuple[str, list[Any]]:
     """Write a look for one event, with what its dead letters hold."""
-    letter = "letter.raw, letter.detail"
+    letter = "letter.raw, coalesce(letter.detail, '')"
     return _EVENTS.format(schema=schema, letter=letter, where="event.key = %s"), [key, None]
 
 
@@ -72,26 +70,3 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
         where.append('(event.conversation = %s OR event."user" = %s)')
         values += [query.subject, query.subject]
     return where, values
-
-
-def entry(row: Sequence[Any]) -> Entry:
-    """Read a row."""
-    key, handler, status, topic, time_ms, attempts, envelope, changed_us, again_us, lease, day, reason, raw, detail = (
-        row
-    )
-    return Entry(
-        key=key,
-        handler=handler,
-        status=Status(status),
-        topic=topic,
-        time_ms=time_ms,
-        attempts=attempts,
-        envelope=envelope,
-        changed_us=changed_us,
-        again_us=again_us,
-        lease_until_us=lease,
-        home=home_of(day),
-        reason=reason,
-        raw=raw,
-        detail=detail or "",
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.claim import Answer, Status, Verdict
+from oncebridge.ledgers import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -12,10 +13,8 @@ if TYPE_CHECKING:
     from oncebridge.claim import Ask, Claim, Settlement
     from oncebridge.identity import Moment
 
-DAY_MS: Final = 86_400_000
 UNDATED: Final = -1
 _DAY_MAX: Final = 2**31 - 1
-_HOME_BYTES: Final = 4
 
 _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
 _STATUSES: Final = {status.value: status for status in Status}
@@ -24,15 +23,10 @@ _STATUSES: Final = {status.value: status for status in Status}
 def day_of(ask: Ask) -> int:
     """Return the day that an event is kept under: the same for all its deliveries."""
     if ask.home is not None:
-        return int.from_bytes(ask.home, "big", signed=True)
+        return int.from_bytes(ask.home, "big", signed=True)  # as int4send writes it
     if ask.shared_ms is None:
         return UNDATED
     return max(UNDATED, min(ask.shared_ms // DAY_MS, _DAY_MAX))
-
-
-def home_of(day: int) -> bytes:
-    """Write a day as `Entry.home`."""
-    return day.to_bytes(_HOME_BYTES, "big", signed=True)
 
 
 def storable(text: str | None) -> str | None:

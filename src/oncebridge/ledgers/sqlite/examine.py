@@ -9,7 +9,7 @@ import stat
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from oncebridge.ledgers.protocol import Finding, Level
+from oncebridge.ledgers.findings import Finding, good, warning, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,12 +53,11 @@ def version(found: tuple[int, ...]) -> Finding:
     name = ".".join(map(str, found))
     fixed = found >= WAL_RESET_FIXED or any(found[:2] == one[:2] and found >= one for one in WAL_RESET_FIXED_TOO)
     if found < WAL_RESET_SINCE or fixed:
-        return Finding(level=Level.GOOD, subject="SQLite", found=f"version {name}")
-    return Finding(
-        level=Level.WARNING,
-        subject="SQLite",
-        found=f"version {name} has the WAL-reset bug, which in rare cases damages a file that several processes write",
-        fix="use a Python with SQLite 3.51.3 or newer, or let one process alone write; keep copies of the file",
+        return good("SQLite", f"version {name}")
+    return warning(
+        "SQLite",
+        f"version {name} has the WAL-reset bug, which in rare cases damages a file that several processes write",
+        "use a Python with SQLite 3.51.3 or newer, or let one process alone write; keep copies of the file",
         weakens=f"SQLite {name} may damage a file that several processes write",
     )
 
@@ -66,24 +65,22 @@ def version(found: tuple[int, ...]) -> Finding:
 def journal(mode: str) -> Finding:
     """Judge the journal: without a WAL it is still safe, but readers and writers wait for each other."""
     if mode == "wal":
-        return Finding(level=Level.GOOD, subject="journal", found="WAL")
-    return Finding(
-        level=Level.WARNING,
-        subject="journal",
-        found=f"{mode.upper()}, though WAL was asked for: readers and writers wait for each other",
-        fix="put the file on a local disk",
+        return good("journal", "WAL")
+    return warning(
+        "journal",
+        f"{mode.upper()}, though WAL was asked for: readers and writers wait for each other",
+        "put the file on a local disk",
     )
 
 
 def sync(mode: int) -> Finding:
     """Judge what is on the disk when a commit returns."""
     if mode in SAFE_SYNC:
-        return Finding(level=Level.GOOD, subject="sync", found=f"{SAFE_SYNC[mode]}: a commit survives a power cut")
-    return Finding(
-        level=Level.WRONG,
-        subject="sync",
-        found=f"synchronous is {mode}: a commit may be gone after a power cut",
-        fix="use a SQLite that takes PRAGMA synchronous = FULL",
+        return good("sync", f"{SAFE_SYNC[mode]}: a commit survives a power cut")
+    return wrong(
+        "sync",
+        f"synchronous is {mode}: a commit may be gone after a power cut",
+        "use a SQLite that takes PRAGMA synchronous = FULL",
         weakens="a power cut may undo the last commits",
     )
 
@@ -94,22 +91,20 @@ def file_system(path: Path, mounts: str) -> Iterator[Finding]:
     if kind is None:
         return
     if NETWORK.fullmatch(kind):
-        yield Finding(
-            level=Level.WRONG,
-            subject="file system",
-            found=f"{kind}, on the network: SQLite's locks and its WAL need a local disk",
-            fix="move the file to a local disk, or use a Postgres, Redis or DynamoDB ledger",
+        yield wrong(
+            "file system",
+            f"{kind}, on the network: SQLite's locks and its WAL need a local disk",
+            "move the file to a local disk, or use a Postgres, Redis or DynamoDB ledger",
             weakens="SQLite's locks cannot be relied upon on a network file system",
         )
     elif PASSED_ON.fullmatch(kind) and kind not in LOCAL_FUSE:
-        yield Finding(
-            level=Level.WARNING,
-            subject="file system",
-            found=f"{kind}: whether a local disk is behind it cannot be told",
-            fix="make sure that it is one: SQLite's locks and its WAL do not work over a network",
+        yield warning(
+            "file system",
+            f"{kind}: whether a local disk is behind it cannot be told",
+            "make sure that it is one: SQLite's locks and its WAL do not work over a network",
         )
     else:
-        yield Finding(level=Level.GOOD, subject="file system", found=kind)
+        yield good("file system", kind)
 
 
 def kind_of_file_system(path: Path, mounts: str) -> str | None:
@@ -127,24 +122,20 @@ def space(free_bytes: int) -> Finding:
     """Judge how much room there is."""
     found = f"{free_bytes / 1e9:,.1f} GB free"
     if free_bytes >= FREE_BYTES_LOW:
-        return Finding(level=Level.GOOD, subject="disk", found=found)
-    return Finding(
-        level=Level.WARNING,
-        subject="disk",
-        found=found,
-        fix="make room, or run oncebridge purge daily: on a full disk nothing can be acknowledged",
+        return good("disk", found)
+    return warning(
+        "disk", found, "make room, or run oncebridge purge daily: on a full disk nothing can be acknowledged"
     )
 
 
 def readers(path: Path, mode: int) -> Finding:
     """Judge who may open the file: it holds the secret and dead letters."""
     if not mode & (stat.S_IROTH | stat.S_IWOTH):
-        return Finding(level=Level.GOOD, subject="file", found=f"mode {mode:03o}: closed to others")
-    return Finding(
-        level=Level.WARNING,
-        subject="file",
-        found=f"mode {mode:03o}: anybody on this machine may open it, and it holds the secret and dead letters",
-        fix=f"chmod o-rwx {path}*",
+        return good("file", f"mode {mode:03o}: closed to others")
+    return warning(
+        "file",
+        f"mode {mode:03o}: anybody on this machine may open it, and it holds the secret and dead letters",
+        f"chmod o-rwx {path}*",
     )
 
 
@@ -158,19 +149,17 @@ def integrity(db: sqlite3.Connection, clock: Clock) -> Finding:
         if "interrupted" not in str(error):
             raise
         found = f"no damage within {CHECK_SECONDS_MAX:g} s of looking; the file is too large to look at all of it"
-        return Finding(level=Level.GOOD, subject="integrity", found=found)
+        return good("integrity", found)
     except sqlite3.DatabaseError as error:
         answer = str(error)
     finally:
         db.set_progress_handler(None, 0)
     if answer == "ok":
-        return Finding(level=Level.GOOD, subject="integrity", found="no damage")
-    return Finding(
-        level=Level.WRONG,
-        subject="integrity",
-        # The first line alone: SQLite's report may be long.
-        found=f"the file is damaged: {str(answer).strip().splitlines()[0]}",
-        fix="stop the workers, keep a copy, and restore the file from a backup or with: sqlite3 FILE .recover",
+        return good("integrity", "no damage")
+    return wrong(
+        "integrity",
+        f"the file is damaged: {str(answer).strip().splitlines()[0]}",
+        "stop the workers, keep a copy, and restore the file from a backup or with: sqlite3 FILE .recover",
         weakens="the ledger's file is damaged",
     )
 

@@ -18,16 +18,18 @@ from urllib.parse import unquote, urlsplit
 from oncebridge.claim import SETTLED, Call, Outcome, Settlement, Status
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
+from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 from oncebridge.ledgers.sqlite.examine import examine
-from oncebridge.ledgers.sqlite.rows import claim_rows, conditions, entry, extend_row, settle_row, settle_rows
+from oncebridge.ledgers.sqlite.rows import claim_rows, conditions, extend_row, settle_row, settle_rows
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from oncebridge.claim import Answer, Ask, Claim
-    from oncebridge.ledgers.protocol import Entry, Finding, Query
+    from oncebridge.ledgers.findings import Finding
+    from oncebridge.ledgers.protocol import Query
 
 SCHEMA_VERSION: Final = 1
 CACHE_KB: Final = 16_000
@@ -216,7 +218,7 @@ class SQLiteLedger:
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's rows, with what dead letters hold."""
-        return self._entries("WHERE event.key = ?", [key], letter="letter.raw, letter.detail")
+        return self._entries("WHERE event.key = ?", [key], letter="letter.raw, coalesce(letter.detail, '')")
 
     def scan(self, query: Query) -> Iterator[Entry]:
         """Return what matches, the longest unchanged first."""
@@ -233,25 +235,25 @@ class SQLiteLedger:
                 "SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts,"  # noqa: S608 - built from constants
                 " event.envelope, event.changed_us, event.again_us,"
                 " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token"
-                " THEN entity.lease_until_us ELSE 0 END),"
+                " THEN entity.lease_until_us ELSE 0 END), NULL,"
                 f" coalesce(letter.reason, ''), {letter} FROM oncebridge_event AS event"
                 " LEFT JOIN oncebridge_letter AS letter USING (key, handler)"
                 f" LEFT JOIN oncebridge_entity AS entity ON entity.key = event.entity {where}",
                 values,
             ).fetchall()
-        return [entry(*row) for row in rows]
+        return [Entry.from_row(row) for row in rows]
 
     def _newest(self, query: Query) -> list[Entry]:
         with self._lock, _in_our_words(self.path):
             rows = self._db.execute(
                 "SELECT event.key, '', CASE WHEN entity.lease_until_us THEN 'claimed' ELSE 'done' END, event.topic,"
-                " event.time_ms, 0, event.envelope, entity.changed_us, 0, entity.lease_until_us, '', NULL, ''"
+                " event.time_ms, 0, event.envelope, entity.changed_us, 0, entity.lease_until_us, NULL, '', NULL, ''"
                 " FROM oncebridge_entity AS entity JOIN oncebridge_event AS event ON event.key = entity.newest"
                 " WHERE :subject IS NULL OR event.conversation = :subject OR event.user = :subject"
                 " GROUP BY entity.key ORDER BY entity.changed_us LIMIT :limit",
                 {"subject": query.subject, "limit": -1 if query.limit is None else query.limit},
             ).fetchall()
-        return [entry(*row) for row in rows]
+        return [Entry.from_row(row) for row in rows]
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""

@@ -9,13 +9,13 @@ import msgspec
 
 from oncebridge.claim import Entity, Outcome, Record, Status, decide_claim, decide_extend, decide_settle
 from oncebridge.identity import Moment
-from oncebridge.ledgers.protocol import Entry, Query
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
     from oncebridge.claim import Answer, Ask, Call, Claim, Letter, Settlement
+    from oncebridge.ledgers.protocol import Query
 
 _moment = msgspec.json.Decoder(Moment).decode
 _encode = msgspec.json.Encoder().encode
@@ -175,26 +175,6 @@ def _write_letter(db: sqlite3.Connection, ask: Ask, letter: Letter) -> None:
     row = (ask.key, ask.handler, letter.raw, letter.reason, letter.detail)
     db.execute(
         "INSERT OR REPLACE INTO oncebridge_letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)", row
-    )
-
-
-def entry(*row: Any) -> Entry:
-    """Read a row as people see it."""
-    key, handler, status, topic, time_ms, attempts, envelope, changed_us, again_us, lease, reason, raw, detail = row
-    return Entry(
-        key=key,
-        handler=handler,
-        status=Status(status),
-        topic=topic,
-        time_ms=time_ms,
-        attempts=attempts,
-        envelope=envelope,
-        changed_us=changed_us,
-        again_us=again_us,
-        lease_until_us=lease,
-        reason=reason,
-        raw=raw,
-        detail=detail or "",
     )
 
 
