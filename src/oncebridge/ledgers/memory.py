@@ -13,7 +13,6 @@ from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.findings import Finding, wrong
 from oncebridge.ledgers.protocol import Entry, Query
-from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,14 +121,9 @@ class MemoryLedger:
     def _matching(self, query: Query) -> Iterator[tuple[bytes, str]]:
         for at, record in self.records.items():
             ask, letter = self._asks[at], self.letters.get(at)
-            if (
-                (not query.statuses or record.status in query.statuses)
-                and (not query.letters or letter is not None)
-                and (query.topic is None or topic_pattern(query.topic).fullmatch(ask.topic))
-                and (query.reason is None or (letter is not None and query.reason in letter.reason))
-                and (query.since_us is None or record.changed_us >= query.since_us)
-                and (query.until_us is None or record.changed_us < query.until_us)
-                and (query.subject is None or query.subject in (ask.conversation, ask.user))
+            reason = None if letter is None else letter.reason
+            if query.matches(record.status, ask.topic, record.changed_us, reason) and query.is_about(
+                ask.conversation, ask.user
             ):
                 yield at
 
@@ -157,7 +151,7 @@ class MemoryLedger:
         newest = {at[0]: ask for at, ask in self._asks.items() if ask.entity is not None}
         for entity in self.entities.values():
             ask = newest.get(entity.key or b"")
-            if ask is not None and (query.subject is None or query.subject in (ask.conversation, ask.user)):
+            if ask is not None and query.is_about(ask.conversation, ask.user):
                 yield Entry(
                     key=ask.key,
                     status=Status.CLAIMED if entity.lease_until_us else Status.DONE,

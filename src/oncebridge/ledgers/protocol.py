@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 import msgspec
 
 from oncebridge.claim import Status
+from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +59,21 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     #: The digest of a conversation's or a user's id.
     subject: bytes | None = None
     limit: int | None = None
+
+    def is_about(self, *subjects: bytes | None) -> bool:
+        """Tell whether what belongs to this conversation and this user is looked for."""
+        return self.subject is None or self.subject in subjects
+
+    def matches(self, status: Status, topic: str, changed_us: int, letter: str | None) -> bool:
+        """Tell whether an event is looked for; `letter` is the reason of the dead letter that is kept of it, if any."""
+        return (
+            (not self.statuses or status in self.statuses)
+            and (not self.letters or letter is not None)
+            and (self.topic is None or bool(topic_pattern(self.topic).fullmatch(topic)))
+            and (self.reason is None or (letter is not None and self.reason in letter))
+            and (self.since_us is None or changed_us >= self.since_us)
+            and (self.until_us is None or changed_us < self.until_us)
+        )
 
 
 @runtime_checkable

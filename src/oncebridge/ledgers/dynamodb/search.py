@@ -12,7 +12,6 @@ from oncebridge.ledgers.dynamodb.items import ABOUT, ENTITY, EVENT, HANDLER, LET
 from oncebridge.ledgers.dynamodb.letters import key_of, letter_of_part, read_letter
 from oncebridge.ledgers.dynamodb.troubles import ConditionFailed
 from oncebridge.ledgers.protocol import Entry, Query
-from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,7 +77,7 @@ def _lease_on_entity(table: Table, said: dict[str, Any]) -> int:
 def found(table: Table, query: Query) -> list[Entry]:
     """Return what matches, the longest unchanged first."""
     items = _entities(table) if query.entities else _events(table)
-    matches = _of_subject if query.entities else _matches
+    matches = _is_about if query.entities else _matches
     found = sorted(
         (item for item in items if matches(query, item.said)),
         key=lambda item: (item.said["changed_us"], item.said["pk"], item.said["sk"]),
@@ -114,20 +113,13 @@ def _scanned(table: Table, pk: str, sk: str) -> Iterator[Stored]:
     )
 
 
-def _of_subject(query: Query, said: dict[str, Any]) -> bool:
-    return query.subject is None or query.subject in (said.get("conversation"), said.get("user"))
+def _is_about(query: Query, said: dict[str, Any]) -> bool:
+    return query.is_about(said.get("conversation"), said.get("user"))
 
 
 def _matches(query: Query, said: dict[str, Any]) -> bool:
-    return (
-        _of_subject(query, said)
-        and (not query.statuses or said["status"] in query.statuses)
-        and (not query.letters or "letter" in said)
-        and (query.topic is None or bool(topic_pattern(query.topic).fullmatch(said["topic"])))
-        and (query.reason is None or ("letter" in said and query.reason in said["reason"]))
-        and (query.since_us is None or said["changed_us"] >= query.since_us)
-        and (query.until_us is None or said["changed_us"] < query.until_us)
-    )
+    letter = said["reason"] if "letter" in said else None
+    return _is_about(query, said) and query.matches(Status(said["status"]), said["topic"], said["changed_us"], letter)
 
 
 def _newest(said: dict[str, Any]) -> Entry:

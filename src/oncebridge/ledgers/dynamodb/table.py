@@ -6,7 +6,6 @@ may be repeated here, with the same arguments, whether or not the one before too
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from oncebridge.claim import Call
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from oncebridge.ledgers.dynamodb.items import Item, Stored, Write, stored
 from oncebridge.ledgers.dynamodb.troubles import ConditionFailed, Passing, Place, understood
+from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,11 +27,9 @@ PARALLEL: Final = 16  # calls of one batch under way at once
 CONNECT_SECONDS: Final = 3
 READ_SECONDS: Final = 5
 PATIENCE_US: Final = 20_000_000
-BACKOFF_SECONDS: Final = 0.025
-BACKOFF_SECONDS_MAX: Final = 1.0
 
 _SINGLE: Final = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
-_jitter = random.Random()  # noqa: S311 - chooses how long to wait
+_BACKOFF: Final = RetryPolicy(base_seconds=0.025, cap_seconds=1.0)
 
 
 class Patience:
@@ -43,8 +41,8 @@ class Patience:
         self._until_us = clock.monotonic_us() + within_us
 
     def wait(self, attempt: int, why: str) -> None:
-        """Wait before the next attempt, anywhere up to a ceiling, so that workers do not march in step."""
-        seconds = _jitter.uniform(0, min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2 ** min(attempt, 10)))
+        """Wait before the next attempt; they are counted from nought."""
+        seconds = _BACKOFF.delay_seconds(attempt + 1)
         if self._clock.monotonic_us() + seconds * 1_000_000 > self._until_us:
             raise LedgerUnavailable(why)
         self._clock.wait(threading.Event(), seconds)

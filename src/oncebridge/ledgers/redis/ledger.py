@@ -25,7 +25,6 @@ from oncebridge.ledgers.redis.calls import Calls, ClusterCalls, SingleCalls
 from oncebridge.ledgers.redis.scripts import script
 from oncebridge.ledgers.redis.server import in_our_words, read_url
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
-from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -367,16 +366,9 @@ def _shards(kept: dict[bytes, bytes]) -> int:
 
 def _matches(query: Query, entry: Entry, about: wire.About) -> bool:
     """Tell whether an entry is looked for. Without a status given, only what is unfinished or dead is gone through."""
-    if query.entities:
-        return query.subject is None or query.subject in (about.conversation, about.user)
-    if not query.statuses and entry.status in SETTLED - {Status.DEAD}:
+    if not query.is_about(about.conversation, about.user):
         return False
-    return (
-        (not query.statuses or entry.status in query.statuses)
-        and (not query.letters or bool(entry.reason))
-        and (query.topic is None or bool(topic_pattern(query.topic).fullmatch(entry.topic)))
-        and (query.reason is None or query.reason in entry.reason)
-        and (query.since_us is None or entry.changed_us >= query.since_us)
-        and (query.until_us is None or entry.changed_us < query.until_us)
-        and (query.subject is None or query.subject in (about.conversation, about.user))
-    )
+    if query.entities:
+        return True
+    is_wanted = bool(query.statuses) or entry.status not in SETTLED - {Status.DEAD}
+    return is_wanted and query.matches(entry.status, entry.topic, entry.changed_us, entry.reason or None)
