@@ -128,6 +128,12 @@ def make_newest(right, settlement, record, entity, now_us):
     return ok, ended, free and claim._after_done(settlement.claim.ask, free, now_us)
 
 
+def forget_a_time(right, ask, entity, now_us):
+    """Let an echo that moves the line take away the times that it does not say."""
+    after = right(ask, entity, now_us)
+    return after if after.line == entity.line else replace(after, line=ask.moment)
+
+
 def first_of_equals(right, ask, entity, now_us):
     """Let the first of two equals stay the newest."""
     return entity if entity.state and ask.moment == entity.line else right(ask, entity, now_us)
@@ -296,6 +302,7 @@ MISTAKES = [
         lambda right, ask, entity, now_us: replace(entity, line=ask.moment),
         "an_early_echo_does_not_move_the_stale_line_back",
     ),
+    ("echo forgets a time", "_after_echo", forget_a_time, "an_echo_sets_back_no_time_that_it_does_not_say"),
     ("always newest", "_after_done", always_newest, "a_topic_may_have_nothing_stale without_a_time_everything"),
     ("first of equals", "_after_done", first_of_equals, "a_tie_loses_nothing"),
     (

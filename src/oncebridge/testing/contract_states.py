@@ -275,6 +275,13 @@ class StaleRules(LedgerStage):
         assert self.verdict(far) is Verdict.ECHO
         assert self.verdict(self.state("two", "away", ahead_ms + 1)) is Verdict.FRESH
 
+    def test_an_echo_sets_back_no_time_that_it_does_not_say(self) -> None:
+        """Of several times, one that an echo leaves out still makes events stale."""
+        self.do(self.state("one", "away", 0, moment=self.moment(0, 200)))
+        self.do(self.state("two", "here", 0, moment=self.moment(1000, None)))
+        assert self.verdict(self.state("three", "here", 0, moment=self.moment(1100, None))) is Verdict.ECHO
+        assert self.verdict(self.state("four", "gone", 0, moment=self.moment(1100, 100))) is Verdict.STALE
+
     def test_a_topic_may_have_nothing_stale(self) -> None:
         """Where a topic says so, an older event is fresh; being done does not make it the newest."""
         self.do(self.state("one", "here", 0))
