@@ -295,8 +295,8 @@ def test_named_settings_exist(path):
 
 def variables() -> dict[str, str]:
     """Return the environment variable of each setting."""
-    top = {name: f"ONCEBRIDGE_{name.upper()}" for name in settings._TOP}
-    return top | {name: f"ONCEBRIDGE_RETRY_{name.upper()}" for name in settings._RETRY}
+    top = {name: f"ONCEBRIDGE_{name.upper()}" for name in settings.TOP}
+    return top | {name: f"ONCEBRIDGE_RETRY_{name.upper()}" for name in settings.RETRY}
 
 
 def test_every_command_is_in_the_readme():
@@ -318,8 +318,8 @@ def test_every_setting_is_in_the_readme():
     """The table of settings has each one, with its variable and its default."""
     rows = {quoted(row[0])[0]: row for row in table(section(README, "Settings"))}
     given = settings.Settings()
-    defaults = {name: getattr(given, name, None) for name in settings._TOP}
-    defaults |= {name: getattr(given.retry, name) for name in settings._RETRY}
+    defaults = {name: getattr(given, name, None) for name in settings.TOP}
+    defaults |= {name: getattr(given.retry, name) for name in settings.RETRY}
     assert list(rows) == list(defaults)
     for name, default in defaults.items():
         _, variable, shown, _ = rows[name]
@@ -330,7 +330,7 @@ def test_every_setting_is_in_the_readme():
 def test_every_setting_of_a_profile_is_shown():
     """The settings file in the README sets everything that a profile has."""
     shown = {name for block in blocks(README, "toml") for name in re.findall(r"^(\w+) =", block.text, re.MULTILINE)}
-    assert shown == set(settings._PROFILE)
+    assert shown == set(settings.profiles.PROFILE)
 
 
 @pytest.mark.parametrize("name", ["ONCEBRIDGE_SECRET", "ONCEBRIDGE_SETTINGS"])

@@ -12,6 +12,7 @@ from oncebridge.errors import (
     LedgerUnavailable,
     LedgerWarning,
     MissingExtra,
+    NotAcknowledged,
     OncebridgeError,
     PermanentError,
     RetryLater,
@@ -43,6 +44,7 @@ __all__ = [  # noqa: RUF022 - grouped by who needs it
     "LedgerUnavailable",
     "LedgerWarning",
     "MissingExtra",
+    "NotAcknowledged",
     "OncebridgeError",
     "Unreadable",
 ]

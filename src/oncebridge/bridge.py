@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.handlers import Handlers
 from oncebridge.intake.asking import ledger_breaker, reach
+from oncebridge.intake.aws_lambda import answer
 from oncebridge.intake.flow import Flow
+from oncebridge.intake.terms import USUAL, Terms
 from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.settings import Settings, load_settings
+from oncebridge.settings.sinks import SinkSettings, downstream_sink
+from oncebridge.sinks import make_sink
+from oncebridge.sinks.letters import make_copiers
 from oncebridge.telemetry import Books, Telemetry
 from oncebridge.topics import Profiles
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from oncebridge.intake.results import Result
     from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.sinks import Sink
 
 STOP_JOIN_SECONDS = 0.1  # usually it takes no time at all
 
@@ -44,12 +50,15 @@ class Bridge:
         self.handlers = Handlers()
         self.books = Books()
         self._profiles = Profiles(self.settings.profiles)
-        self._telemetry = telemetry or Telemetry()
+        self.telemetry = telemetry or Telemetry()
         self._clock = clock or SystemClock()
         self._breaker = ledger_breaker(self._clock)
         self._flow: Flow | None = None
         self._opening = threading.Lock()
         self._stopping = threading.Event()
+        self._sinks: list[Sink] = []
+        for sink in self.settings.sinks:
+            self._add_sink(sink)
 
     @classmethod
     def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:
@@ -92,6 +101,12 @@ class Bridge:
 
         return register
 
+    def _add_sink(self, settings: SinkSettings) -> None:
+        sink = make_sink(settings, self._clock)
+        self._sinks.append(sink)
+        for topic in settings.topics:
+            self.handlers.add(topic, sink, name=settings.name)
+
     def process(self, raw: bytes | str | dict[str, Any]) -> Result:
         """Work one delivery off."""
         return self.process_many([raw])[0]
@@ -104,11 +119,28 @@ class Bridge:
         in the books all of it is still retrying. While the ledger stays out of reach further calls raise at once,
         without asking it, but for one now and then that looks whether it is back.
         """
-        batch = list(raws)
+        return self._run(list(raws), USUAL)
+
+    def lambda_handler(self, event: Any, context: Any = None) -> Any:
+        """Work off what AWS Lambda hands over, whatever its shape, and answer as that shape wants it.
+
+        Failures of queues and streams are named in the answer; otherwise `NotAcknowledged` is raised, so that Lambda
+        tries again. Near the end of the invocation's time no more is begun, and the rest is handed back.
+        """
+        return answer(self._run, event, context, api_keys=self.settings.api_keys, clock=self._clock)
+
+    def _run(self, batch: list[Any], terms: Terms) -> list[Result]:
         self.books.receive(len(batch))
-        results = self.open().run(batch)
-        self.books.enter(*[result.column for result in results])
+        results = self.open().run(batch, terms)
+        self.account(results)
         return results
+
+    def account(self, results: Sequence[Result]) -> None:
+        """Enter what became of deliveries into the books, and tell whoever counts."""
+        self.books.enter(*[result.column for result in results])
+        if self.telemetry.observed:
+            for result in results:
+                self.telemetry.observe(result.move)
 
     def open(self) -> Flow:
         """Connect to the ledger, if that has not been done, and return the flow."""
@@ -118,6 +150,8 @@ class Bridge:
             return self._flow
 
     def _make_flow(self) -> Flow:
+        if not self.handlers and self.settings.downstream_url is not None:
+            self._add_sink(downstream_sink(self.settings.downstream_url))
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
         return Flow(
             self.ledger,
@@ -125,10 +159,11 @@ class Bridge:
             handlers=self.handlers,
             profiles=self._profiles,
             settings=self.settings,
-            telemetry=self._telemetry,
+            telemetry=self.telemetry,
             clock=self._clock,
             breaker=self._breaker,
             stopping=self._stopping,
+            copiers=make_copiers(self.settings),
         )
 
     def stop(self) -> None:
@@ -147,6 +182,8 @@ class Bridge:
             self._flow.close()
             self._flow = None
             self.ledger.close()
+            for sink in self._sinks:
+                sink.close()
 
 
 def _ledger(url: str, settings: Settings) -> Ledger:

@@ -37,6 +37,10 @@ class LedgerUnavailable(OncebridgeError):
     """The ledger is out of reach; nothing was acknowledged, so try again once it is back."""
 
 
+class NotAcknowledged(OncebridgeError):
+    """Some deliveries have to come again; raised where that is how whoever delivers is told so."""
+
+
 # --- Look at the delivery: it is kept as a dead letter -----------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -12,7 +12,7 @@ from oncebridge.errors import Unreadable
 from oncebridge.strict_json import as_bytes, read_json, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _PARTNER = re.compile(r"aws\.partner/genesys\.com(?:\.test)?/cloud/([^/]+)(?:/|\Z)")
 
@@ -58,10 +58,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token: int = 0
 
 
-def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any]) -> Event:
+#: Turns an object that is no envelope into one: what an input transformer made of it is known from settings.
+Reshape: TypeAlias = "Callable[[dict[str, Any]], dict[str, Any]]"
+
+
+def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape: Reshape | None = None) -> Event:
     """Read one delivery, or raise `Unreadable` with what is wrong."""
     data = as_bytes(raw)
     tree, exact = read_json(data)
+    if reshape is not None and type(tree) is dict and not _KNOWN_SHAPE.intersection(tree):
+        tree, exact = reshape(tree), reshape(exact)
     try:
         return _event(tree, exact, data)
     except Unreadable as error:
@@ -84,17 +90,18 @@ def _event(tree: Any, exact: Any, raw: bytes) -> Event:
 
 
 _NO_ENVELOPE: Final = Envelope()
-_ENVELOPE_FIELDS: Final = ("id", "source", "detail-type", "account", "region", "time", "replay-name")
+_KNOWN_SHAPE: Final = frozenset({"detail", "detail-type", "eventBody"})
+ENVELOPE_FIELDS: Final = ("id", "source", "detail-type", "account", "region", "time", "replay-name")
 
 
 def _envelope(tree: dict[str, Any]) -> Envelope:
-    values = [tree.get(name) for name in _ENVELOPE_FIELDS]
+    values = [tree.get(name) for name in ENVELOPE_FIELDS]
     for at, value in enumerate(values):
         if type(value) is str:
             if not value.strip():
                 values[at] = None  # a blank text says as little as an absent one
         elif value is not None:
-            raise Unreadable(f"{_ENVELOPE_FIELDS[at]} is {type_name(value)}, not text")
+            raise Unreadable(f"{ENVELOPE_FIELDS[at]} is {type_name(value)}, not text")
     return Envelope(*values)
 
 

@@ -26,6 +26,20 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     #: Errors that trying again cannot mend, beside `PermanentError`.
     permanent: tuple[type[Exception], ...] = ()
     wants_transaction: bool = False
+    #: Whether it is tried until it is done, however often that takes.
+    persistent: bool = False
+
+
+class LetterCopy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A dead letter on its way to a queue or a bus: what is in the ledger already, for somebody else to see."""
+
+    key: str
+    topic: str
+    #: The handler that gave up; empty where it has no name, or where none ever got it.
+    handler: str
+    reason: str
+    envelope: str | None
+    raw: bytes
 
 
 class Handlers:

@@ -56,9 +56,9 @@ class Books:
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """One move of one event: a verdict given, or a claim settled."""
+    """One move of one event: a verdict given, a claim settled, or a delivery brought to its result."""
 
-    move: str  # claimed, settled, extended, lost
+    move: str  # claimed, settled, lost; delivered, which is counted but not logged
     key: str
     topic: str
     handler: str = ""
@@ -67,6 +67,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     reason: str = ""
     duration_ms: float | None = None
+    #: How old the event was when it was asked for, by its own time and this machine's clock.
+    age_ms: int | None = None
 
 
 class Telemetry:
@@ -76,21 +78,34 @@ class Telemetry:
         """Take observers, which are called with every move."""
         self._observers = observers
 
+    def add(self, observer: Callable[[Move], None]) -> None:
+        """Call one more with every move from now on."""
+        self._observers = (*self._observers, observer)
+
+    @property
+    def observed(self) -> bool:
+        """Whether anybody counts."""
+        return bool(self._observers)
+
     @property
     def listening(self) -> bool:
         """Whether anybody wants moves: making them costs time that nobody may have asked for."""
         return bool(self._observers) or logger.isEnabledFor(logging.INFO)
 
     def record(self, move: Move) -> None:
-        """Tell everybody of one move."""
+        """Tell everybody of one move, and write it to the log."""
+        self.observe(move)
+        if logger.isEnabledFor(logging.INFO):
+            fields = {name: value for name, value in msgspec.structs.asdict(move).items() if value not in (None, "")}
+            logger.info(move.move, extra={"oncebridge": fields})
+
+    def observe(self, move: Move) -> None:
+        """Tell those who count of one move."""
         for observer in self._observers:
             try:
                 observer(move)
             except Exception:
                 logger.exception("an observer failed; the event is not affected")
-        if logger.isEnabledFor(logging.INFO):
-            fields = {name: value for name, value in msgspec.structs.asdict(move).items() if value not in (None, "")}
-            logger.info(move.move, extra={"oncebridge": fields})
 
     def warn(self, message: str, **fields: object) -> None:
         """Tell of something that is not a move, but that somebody should know."""

@@ -33,13 +33,17 @@ from oncebridge.intake.tasks import (
     Task,
     as_twin,
     claim_of,
+    copy_task,
     give_up,
+    is_letter,
     is_over,
+    keep_back,
     move_of,
     result_as,
     result_from,
     stopped,
 )
+from oncebridge.intake.terms import USUAL, Terms
 from oncebridge.intake.work import Ended, Work, check_transaction
 from oncebridge.ledgers.protocol import WorksAhead
 
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 
     from oncebridge.breaker import Breaker
     from oncebridge.clock import Clock
-    from oncebridge.handlers import Handlers
+    from oncebridge.handlers import Handler, Handlers
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
@@ -75,8 +79,9 @@ class Flow:
         clock: Clock,
         breaker: Breaker,
         stopping: threading.Event,
+        copiers: tuple[Handler, ...] = (),
     ) -> None:
-        """Take the parts; nothing is started before there is work."""
+        """Take the parts; nothing is started before there is work. `copiers` send dead letters on."""
         self.ledger = ledger
         self.secret = secret
         self.clock = clock
@@ -86,7 +91,8 @@ class Flow:
         self._telemetry = telemetry
         self._lease_us = int(settings.lease_seconds * 1_000_000)
         timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
-        self._reader = Reader(secret, handlers=handlers, profiles=profiles, replays_anew=settings.replays_anew)
+        self._copiers = copiers
+        self._reader = Reader(secret, handlers=handlers, profiles=profiles, settings=settings)
         self._asking = Asking(ledger, breaker, clock, lease_us=self._lease_us, stopping=stopping)
         self._keeper = Keeper(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)
@@ -96,15 +102,20 @@ class Flow:
         for handler in handlers:
             check_transaction(handler, ledger)
 
-    def run(self, raws: Sequence[Any]) -> list[Result]:
+    def run(self, raws: Sequence[Any], terms: Terms = USUAL) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order."""
         self._listening = self._telemetry.listening
         give_up_us = self.clock.monotonic_us() + int(self._settings.busy_wait_seconds * 1_000_000)
+        if terms.until_us is not None:
+            give_up_us = min(give_up_us, terms.until_us)
         if self._ahead is not None and len(raws) > SLICE:
-            deliveries = self._run_ahead(self._ahead, raws)
+            deliveries = self._run_ahead(self._ahead, raws, terms)
         else:
             deliveries = [self._reader.read(raw) for raw in raws]
-        self._rounds([task for delivery in deliveries for task in delivery.tasks], give_up_us)
+        tasks = [task for delivery in deliveries for task in delivery.tasks]
+        self._rounds(tasks, give_up_us, terms)
+        if self._copiers:
+            self._send_on(tasks, give_up_us, terms)
         return [delivery.result for delivery in deliveries]
 
     def read(self, raw: Any) -> Delivery:
@@ -116,8 +127,11 @@ class Flow:
         self._listening = self._telemetry.listening
         tasks = [task for delivery in deliveries for task in delivery.tasks if not is_over(task)]
         for task in tasks:
-            task.result = None
-        self._rounds(tasks, self.clock.monotonic_us() + int(busy_wait_seconds * 1_000_000))
+            task.result, task.kept = task.kept, None
+        give_up_us = self.clock.monotonic_us() + int(busy_wait_seconds * 1_000_000)
+        self._rounds(tasks, give_up_us, USUAL)
+        if self._copiers:
+            self._send_on(tasks, give_up_us, USUAL)
 
     def close(self) -> None:
         """End what runs in the background."""
@@ -126,7 +140,11 @@ class Flow:
 
     # --- rounds --------------------------------------------------------------------------------------
 
-    def _rounds(self, tasks: list[Task], give_up_us: int) -> None:
+    def _must_stop(self, terms: Terms) -> bool:
+        """Tell whether nothing more may be begun."""
+        return self.stopping.is_set() or (terms.until_us is not None and self.clock.monotonic_us() >= terms.until_us)
+
+    def _rounds(self, tasks: list[Task], give_up_us: int, terms: Terms) -> None:
         """Give every task a result, round by round; those that have one already are looked at for their twins."""
         pending = [task for task in tasks if task.result is None]
         ended = {task.at: task for task in tasks if task.result is not None} if pending else {}
@@ -134,12 +152,12 @@ class Flow:
             if ended:
                 self._take_over(pending, ended)
                 pending = [task for task in pending if task.result is None]
-            if self.stopping.is_set():
+            if self._must_stop(terms):
                 for task in pending:
                     task.result = stopped(task)
                 return
             asked = Picking().pick(pending)
-            busy = self._round(asked)
+            busy = self._round(asked, terms)
             ended.update((task.at, task) for task in asked if task.result is not None)
             if busy and len(busy) == len(asked) and not self._waited(busy, give_up_us):
                 give_up(busy, pending)
@@ -162,27 +180,35 @@ class Flow:
             self.clock.wait(self.stopping, max(1000, min(soonest_us, POLL_US, left_us)) / 1_000_000)
         return left_us > 0
 
-    def _round(self, tasks: list[Task]) -> list[Task]:
+    def _send_on(self, tasks: list[Task], give_up_us: int, terms: Terms) -> None:
+        """Send dead letters to wherever they go beside the ledger; what could not be sent has to come again."""
+        copies = [(task, copy_task(task, copier)) for task in tasks if is_letter(task) for copier in self._copiers]
+        self._rounds([copy for _, copy in copies], give_up_us, terms)
+        for task, copy in copies:
+            if not is_over(copy):
+                keep_back(task, copy)
+
+    def _round(self, tasks: list[Task], terms: Terms) -> list[Task]:
         """Ask for these, work off what was granted, and return what is busy."""
         if not tasks:
             return []
         answers = self._asking.claim(tasks, alone=len(tasks) == 1)
         sorted_ = self._sort(tasks, answers)
-        with self._holding(None) as holding:
+        with self._holding(None, terms) as holding:
             self._work_off(sorted_.granted, holding)
-        return sorted_.busy + self._each_alone(sorted_.apart)
+        return sorted_.busy + self._each_alone(sorted_.apart, terms)
 
-    def _each_alone(self, tasks: list[Task]) -> list[Task]:
+    def _each_alone(self, tasks: list[Task], terms: Terms) -> list[Task]:
         """Claim by itself, just before its handler starts, each event whose last claim ran out; return what is busy."""
         busy: list[Task] = []
         for task in tasks:
             sorted_ = self._sort([task], self._asking.claim([task], alone=True))
-            with self._holding(None) as holding:
+            with self._holding(None, terms) as holding:
                 self._work_off(sorted_.granted, holding)
             busy += sorted_.busy
         return busy
 
-    def _run_ahead(self, ledger: WorksAhead, raws: Sequence[Any]) -> list[Delivery]:
+    def _run_ahead(self, ledger: WorksAhead, raws: Sequence[Any], terms: Terms) -> list[Delivery]:
         """Read a batch slice by slice, and work off the first task of each event and entity on the way.
 
         What is busy, wants to be alone, or comes second is left without a result, for the rounds that follow.
@@ -190,13 +216,13 @@ class Flow:
         deliveries: list[Delivery] = []
         picking = Picking()
         asked: Asked = deque()
-        with self._holding(ledger) as holding:
+        with self._holding(ledger, terms) as holding:
             try:
                 for start in range(0, len(raws), SLICE):
                     new = [self._reader.read(raw) for raw in raws[start : start + SLICE]]
                     deliveries += new
                     tasks = picking.pick([task for delivery in new for task in delivery.tasks])
-                    if tasks and not self.stopping.is_set():
+                    if tasks and not self._must_stop(terms):
                         asked.append((tasks, self._asking.start(ledger, tasks)))
                     if len(asked) > 1:
                         self._work_off_asked(asked, holding)
@@ -225,7 +251,7 @@ class Flow:
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
             if self._listening:
-                self._telemetry.record(move_of("claimed", task, reason_for(answer)))
+                self._telemetry.record(move_of("claimed", task, reason_for(answer), now_us=self.clock.now_us()))
             if answer.verdict is Verdict.FRESH:
                 (sorted_.apart if answer.wants_alone else sorted_.granted).append(task)
             elif answer.verdict is Verdict.BUSY:
@@ -238,12 +264,12 @@ class Flow:
 
     # --- handle and settle ---------------------------------------------------------------------------
 
-    def _holding(self, ahead: WorksAhead | None) -> Holding:
+    def _holding(self, ahead: WorksAhead | None, terms: Terms) -> Holding:
         within_us = int(self._settings.settle_within_seconds * 1_000_000)
         settling = Settling(
             self.ledger, self.breaker, self.clock, within_us=within_us, report=self._report, ahead=ahead
         )
-        return Holding(self._keeper, settling, self._lease_us)
+        return Holding(self._keeper, settling, self._lease_us, terms)
 
     def _work_off(self, tasks: list[Task], holding: Holding) -> None:
         """Give each granted task to its handler."""
@@ -251,12 +277,11 @@ class Flow:
         if self._settings.concurrency == 1 or len(tasks) <= 1:
             now_us = self.clock.monotonic_us()
             for task, held in zip(tasks, helds, strict=True):
-                now_us = self._handle(task, held, now_us, holding.settling)
+                now_us = self._handle(task, held, now_us, holding)
             return
         with ThreadPoolExecutor(self._settings.concurrency, "oncebridge-handler") as pool:
             running = [
-                pool.submit(self._handle, task, held, None, holding.settling)
-                for task, held in zip(tasks, helds, strict=True)
+                pool.submit(self._handle, task, held, None, holding) for task, held in zip(tasks, helds, strict=True)
             ]
             try:
                 wait(running, return_when=FIRST_EXCEPTION)
@@ -267,19 +292,20 @@ class Flow:
             if not handled.cancelled():
                 handled.result()
 
-    def _handle(self, task: Task, held: Held, started_us: int | None, settling: Settling) -> int:
+    def _handle(self, task: Task, held: Held, started_us: int | None, holding: Holding) -> int:
         """Bring one granted task to its end; return the time then. It starts now, unless that is known already."""
         if started_us is None:
             started_us = self.clock.monotonic_us()
-        if self.stopping.is_set():
+        if self._must_stop(holding.terms):
             ended = Ended(outcome=Outcome.RELEASE, reason="stopped before it was tried")
         elif task.bury is not None:
             ended = Ended(outcome=Outcome.DEAD, reason=task.bury)
         else:
-            gone = self._work.ran_out(held.claim)
+            assert task.handler is not None
+            gone = self._work.ran_out(task.handler, held.claim, holding.terms.attempts)
             if gone is None and not self._keeper.ensure(held, started_us):
                 return started_us  # taken over before it was tried: asked for again in the next round
-            ended = gone or self._give(task, held.claim)
+            ended = gone or self._give(task, task.handler, held.claim, holding.terms.attempts)
         now_us = self.clock.monotonic_us()
         letter = None
         if ended.outcome is Outcome.DEAD:
@@ -289,18 +315,19 @@ class Flow:
         if ended.settled or ended.lost:
             self._report(finished, not ended.lost)
         else:
-            settling.add(finished, now_us)
+            holding.settling.add(finished, now_us)
         return now_us
 
-    def _give(self, task: Task, claim: Claim) -> Ended:
+    def _give(self, task: Task, handler: Handler, claim: Claim, attempts: int | None) -> Ended:
+        if task.copy is not None:
+            return self._work.run(handler, task.copy, claim, None)
         assert task.event is not None
-        assert task.handler is not None
         event = task.event
         if claim.attempt == 1 and not event.token and not task.ask.redrive:
             force_setattr(event, "token", claim.token)  # nobody has seen it yet
         else:
             event = replace(event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
-        return self._work.run(task.handler, event, claim)
+        return self._work.run(handler, event, claim, attempts)
 
     def _report(self, finished: Finished, ok: bool) -> None:
         """Note what became of a task, once its claim is settled."""
@@ -327,8 +354,9 @@ class Sorted(NamedTuple):
 class Holding:
     """The claims that a round holds: kept alive, settled as they end, and given back if it breaks off."""
 
-    def __init__(self, keeper: Keeper, settling: Settling, lease_us: int) -> None:
+    def __init__(self, keeper: Keeper, settling: Settling, lease_us: int, terms: Terms) -> None:
         """Hold nothing yet."""
+        self.terms = terms
         self._keeper = keeper
         self._lease_us = lease_us
         self._held: list[Held] = []

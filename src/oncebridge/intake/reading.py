@@ -12,28 +12,38 @@ from oncebridge.event import parse
 from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, named_event, unreadable_key
 from oncebridge.intake.tasks import Delivery, Task, unhandled
 from oncebridge.strict_json import as_bytes
+from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
+    from oncebridge.event import Event
     from oncebridge.handlers import Handler, Handlers
+    from oncebridge.settings import Settings
     from oncebridge.topics import Profiles
 
 
 class Reader:
     """Turns what came in into tasks."""
 
-    def __init__(self, secret: bytes, *, handlers: Handlers, profiles: Profiles, replays_anew: bool) -> None:
-        """Take the secret for keys, and what is known of topics."""
+    def __init__(self, secret: bytes, *, handlers: Handlers, profiles: Profiles, settings: Settings) -> None:
+        """Take the secret for keys, what is known of topics, and who may come in."""
         self._secret = secret
         self._handlers = handlers
         self._profiles = profiles
-        self._replays_anew = replays_anew
+        self._replays_anew = settings.replays_anew
+        self._reshape = settings.reshape
+        self._orgs = frozenset(settings.allowed_orgs)
+        self._sources = settings.allowed_sources
 
     def read(self, raw: Any) -> Delivery:
         """Parse and identify one delivery, and find the handlers that take it."""
         try:
-            event = parse(raw)
+            event = parse(raw, self._reshape)
         except Unreadable as error:
-            return Delivery(tasks=[self._unreadable(raw, error)])
+            return Delivery(tasks=[self._buried(raw, error.envelope_id, f"unreadable: {error}")])
+        if self._orgs or self._sources:
+            stranger = self._stranger(event)
+            if stranger is not None:
+                return Delivery(tasks=[self._buried(raw, event.envelope.id, stranger)])
         profile = self._profiles.of(event)
         identity = identify(event, profile, self._secret, replays_anew=self._replays_anew)
         named = named_event(event, identity)
@@ -71,13 +81,23 @@ class Reader:
         entity = None if ask.entity is None else digest(self._secret, b"entity", (ask.entity, handler.name.encode()))
         return replace(ask, handler=handler.name, entity=entity)
 
-    def _unreadable(self, raw: Any, error: Unreadable) -> Task:
+    def _stranger(self, event: Event) -> str | None:
+        """Say why an event may not come in; None if it may."""
+        if self._orgs and event.org not in self._orgs:
+            return "not allowed: its org is not one of allowed_orgs"
+        source = event.envelope.source or ""
+        if self._sources and not any(topic_pattern(allowed).fullmatch(source) for allowed in self._sources):
+            return "not allowed: its source is not one of allowed_sources"
+        return None
+
+    def _buried(self, raw: Any, envelope: str | None, reason: str) -> Task:
+        """Keep what no handler may get as a dead letter under its bytes' digest, never under an event's identity."""
         try:
             data = as_bytes(raw)
         except Unreadable:
             data = _shown(raw)
-        ask = Ask(key=unreadable_key(self._secret, data), envelope=error.envelope_id)
-        return Task(ask=ask, raw=data, bury=f"unreadable: {error}", reported=Verdict.DEAD)
+        ask = Ask(key=unreadable_key(self._secret, data), envelope=envelope)
+        return Task(ask=ask, raw=data, bury=reason, reported=Verdict.DEAD)
 
 
 def _shown(raw: object) -> bytes:

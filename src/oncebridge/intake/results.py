@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from oncebridge.claim import Answer, Outcome, Status, Verdict
+from oncebridge.telemetry import Move
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -35,6 +36,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.outcome is Outcome.DEAD:
             return "dead"
         return "processed" if self.verdict is Verdict.FRESH else self.verdict.value
+
+    @property
+    def move(self) -> Move:
+        """What became of it, for whoever counts."""
+        return Move(
+            move="delivered",
+            key=self.key or "",
+            topic=self.topic or "",
+            verdict=self.verdict,
+            outcome=self.outcome,
+            reason=self.reason,
+        )
 
     @property
     def acknowledged(self) -> bool:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Ask, Claim, Outcome, Status, Verdict
 from oncebridge.event import Event
-from oncebridge.handlers import Handler
+from oncebridge.handlers import Handler, LetterCopy
 from oncebridge.identity import key_text
 from oncebridge.intake.results import Result, joined, reason_for
 from oncebridge.telemetry import Move
@@ -24,6 +24,8 @@ class Task(msgspec.Struct, eq=False, kw_only=True, gc=False):
     ask: Ask
     raw: bytes
     event: Event | None = None
+    #: Instead of an event: a copy of a dead letter.
+    copy: LetterCopy | None = None
     handler: Handler | None = None
     #: Why it is kept as a dead letter without a handler, and the verdict to report then.
     bury: str | None = None
@@ -32,6 +34,8 @@ class Task(msgspec.Struct, eq=False, kw_only=True, gc=False):
     #: When the claim was asked for, by this process's clock.
     asked_us: int = 0
     result: Result | None = None
+    #: What became of it, while that must not be told yet: its dead letter is kept, but not everybody has a copy.
+    kept: Result | None = None
 
     @property
     def at(self) -> At:
@@ -113,6 +117,38 @@ def give_up(busy: list[Task], pending: list[Task]) -> None:
             task.result = result_from(task, ahead.answer, again_in_us=ahead.answer.busy_us)
 
 
+def is_letter(task: Task) -> bool:
+    """Tell whether a task ended as a dead letter, now or earlier."""
+    result, answer = result_of(task), task.answer
+    if not result.acknowledged:
+        return False
+    return result.outcome is Outcome.DEAD or (answer is not None and answer.was is Status.DEAD)
+
+
+def copy_task(task: Task, handler: Handler) -> Task:
+    """Make the task that sends a dead letter on, under a claim of its own."""
+    result = result_of(task)
+    name = f"{handler.name} {task.ask.handler}".rstrip()
+    copy = LetterCopy(
+        key=key_text(task.ask.key),
+        topic=task.ask.topic,
+        handler=task.ask.handler,
+        reason=result.reason,
+        envelope=task.ask.envelope,
+        raw=task.raw,
+    )
+    ask = Ask(key=task.ask.key, handler=name, envelope=task.ask.envelope, topic=task.ask.topic)
+    return Task(ask=ask, raw=task.raw, copy=copy, handler=handler)
+
+
+def keep_back(task: Task, copy: Task) -> None:
+    """Let a delivery come again whose dead letter could not be sent on."""
+    unsent = result_of(copy)
+    task.kept = task.kept or result_of(task)
+    reason = f"kept as a dead letter, but not sent on yet: {unsent.reason}"
+    task.result = result_as(task, task.kept.verdict, Outcome.RETRY, reason, again_in_us=unsent.again_in_us)
+
+
 def claim_of(task: Task) -> Claim:
     """Return the claim that a task was granted."""
     assert task.answer is not None
@@ -173,7 +209,13 @@ def out_of_reach(task: Task) -> Result:
 
 
 def move_of(
-    move: str, task: Task, reason: str, outcome: Outcome | None = None, duration_ms: float | None = None
+    move: str,
+    task: Task,
+    reason: str,
+    *,
+    outcome: Outcome | None = None,
+    duration_ms: float | None = None,
+    now_us: int | None = None,
 ) -> Move:
     """Describe one move of a task, for logs and counters."""
     answer = task.answer
@@ -187,4 +229,5 @@ def move_of(
         attempt=answer.attempt if answer is not None else 1,
         reason=reason,
         duration_ms=duration_ms,
+        age_ms=None if now_us is None or task.ask.time_ms is None else now_us // 1000 - task.ask.time_ms,
     )

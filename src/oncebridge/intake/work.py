@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import threading
 import traceback
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge.breaker import Open
 from oncebridge.claim import Claim, Outcome
 from oncebridge.errors import (
     ClaimLost,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from oncebridge.event import Event
-    from oncebridge.handlers import Handler
+    from oncebridge.handlers import Handler, LetterCopy
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.retry import RetryPolicy
 
@@ -71,8 +73,9 @@ class Work:
         self._retry = retry
         self._loop = _LoopThread(handler_timeout_us / 1_000_000)
 
-    def run(self, handler: Handler, event: Event, claim: Claim) -> Ended:
-        """Call the handler once."""
+    def run(self, handler: Handler, event: Event | LetterCopy, claim: Claim, attempts: int | None) -> Ended:
+        """Call the handler once; `attempts` are as many as whoever delivers gives, if those are fewer than ours."""
+        limit = self._limit(handler, attempts)
         try:
             if handler.wants_transaction:
                 self._call_in_transaction(handler, event, claim)
@@ -80,24 +83,29 @@ class Work:
                 self._call(handler, event)
                 if claim.attempt == 1:
                     return _DONE  # nearly always
-        except ClaimLost as lost:
-            return Ended(outcome=Outcome.RETRY, reason=str(lost), lost=True)
+        except (ClaimLost, Open) as error:
+            return _without_effect(error)
         except _HandlerFailed as failed:
-            return self._failed(handler, claim, failed.args[0])
+            return self._failed(handler, claim, failed.args[0], limit)
         except (LedgerUnavailable, LedgerRefused) as error:
             if handler.wants_transaction:
                 raise  # the ledger's own: the handler has done nothing wrong
-            return self._failed(handler, claim, error)
+            return self._failed(handler, claim, error, limit)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            return self._failed(handler, claim, error)
+            return self._failed(handler, claim, error, limit)
         return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt), settled=handler.wants_transaction)
 
-    def _call(self, handler: Handler, event: Event, **transaction: Any) -> None:
+    def _limit(self, handler: Handler, attempts: int | None) -> float:
+        if handler.persistent:
+            return inf
+        return self._retry.attempts if attempts is None else min(attempts, self._retry.attempts)
+
+    def _call(self, handler: Handler, event: Event | LetterCopy, **transaction: Any) -> None:
         result = handler.function(event, **transaction)
         if result is not None and inspect.isawaitable(result):
             self._loop.run(result)
 
-    def _call_in_transaction(self, handler: Handler, event: Event, claim: Claim) -> None:
+    def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, claim: Claim) -> None:
         assert isinstance(self._ledger, SettlesInTransaction)
         with self._ledger.transaction(claim) as transaction:
             try:
@@ -105,27 +113,30 @@ class Work:
             except (Exception, SystemExit) as error:
                 raise _HandlerFailed(error) from error
 
-    def _failed(self, handler: Handler, claim: Claim, error: BaseException) -> Ended:
+    def _failed(self, handler: Handler, claim: Claim, error: BaseException, limit: float) -> Ended:
         """Tell a permanent error from a passing one."""
         name = type(error).__name__
         # The error's own words may quote the payload: they go where only `dead show` looks.
         detail = _storable("".join(traceback.format_exception(error)))
-        if isinstance(error, (PermanentError, *handler.permanent)):
+        if isinstance(error, (PermanentError, *handler.permanent)) and not handler.persistent:
             return Ended(outcome=Outcome.DEAD, reason=f"handler raised {name}, which is permanent", detail=detail)
-        if self._retry.is_last(claim.attempt):
-            reason = f"handler raised {name} at attempt {claim.attempt} of {self._retry.attempts}"
+        reason = f"handler raised {name} at attempt {claim.attempt}" + (f" of {limit}" if limit < inf else "")
+        if claim.attempt >= limit:
             return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail)
         seconds = self._retry.delay_seconds(claim.attempt)
         if isinstance(error, RetryLater):
             seconds = min(max(seconds, error.after_seconds), AGAIN_SECONDS_MAX)
-        reason = f"handler raised {name} at attempt {claim.attempt} of {self._retry.attempts}; to be tried again"
-        return Ended(outcome=Outcome.RETRY, reason=reason, detail=detail, again_in_us=int(seconds * 1_000_000))
+        again_in_us = int(seconds * 1_000_000)
+        return Ended(
+            outcome=Outcome.RETRY, reason=f"{reason}; to be tried again", detail=detail, again_in_us=again_in_us
+        )
 
-    def ran_out(self, claim: Claim) -> Ended | None:
+    def ran_out(self, handler: Handler, claim: Claim, attempts: int | None) -> Ended | None:
         """Return the end of an event that never came back from its last attempts, without another one."""
-        if claim.attempt <= self._retry.attempts:
+        limit = self._limit(handler, attempts)
+        if claim.attempt <= limit:
             return None
-        reason = f"the worker died or hung with it at each of {self._retry.attempts} attempts"
+        reason = f"the worker died or hung with it at each of {limit} attempts"
         return Ended(outcome=Outcome.DEAD, reason=reason)
 
     def close(self) -> None:
@@ -136,6 +147,13 @@ class Work:
 def _storable(text: str) -> str:
     """Write half characters and U+0000 as escapes: no database keeps them, and an error may quote anything."""
     return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _without_effect(error: ClaimLost | Open) -> Ended:
+    if isinstance(error, Open):
+        reason = "not tried: its receiver is out of reach"
+        return Ended(outcome=Outcome.RELEASE, reason=reason, again_in_us=error.again_in_us)
+    return Ended(outcome=Outcome.RETRY, reason=str(error), lost=True)
 
 
 def _attempt(attempt: int) -> str:

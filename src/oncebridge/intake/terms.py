@@ -1,0 +1,19 @@
+"""On what terms a batch is worked off: what whoever delivers asks for, beside the settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """By when to be back, and how often the same delivery comes at all."""
+
+    #: By the monotonic clock: nothing is begun after that, and what was not tried is given back.
+    until_us: int | None = None
+    #: How many attempts whoever delivers makes before it gives up; the settings may say fewer.
+    attempts: int | None = None
+
+
+USUAL: Final = Terms()

@@ -1,0 +1,25 @@
+"""What an input transformer made of envelopes, back into envelopes: the table `[envelope]`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from oncebridge.event import ENVELOPE_FIELDS, Reshape
+from oncebridge.settings.checks import Check, check, check_table, read_text
+from oncebridge.settings.expressions import compiled
+
+
+def read_envelope(given: Any, file: str) -> Reshape:
+    """Check the table, and return what turns an object without `detail` into an envelope."""
+    searches = check(ENVELOPE, check_table(given, file, "envelope"), f"{file}: [envelope]")
+    found_by = {name.replace("_", "-"): search for name, search in searches.items()}
+
+    def reshape(tree: dict[str, Any]) -> dict[str, Any]:
+        found = {name: search(tree) for name, search in found_by.items()}
+        return {"detail": tree} | {name: value for name, value in found.items() if value is not None}
+
+    return reshape
+
+
+_EXPRESSION: Final = Check("a JMESPath expression such as conversation.id", lambda value: compiled(read_text(value)))
+ENVELOPE: Final = {name.replace("-", "_"): _EXPRESSION for name in (*ENVELOPE_FIELDS, "detail")}

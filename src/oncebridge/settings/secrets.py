@@ -1,0 +1,108 @@
+"""Secrets: named in settings by where they are, and never shown."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from oncebridge.errors import ConfigurationError, MissingExtra
+from oncebridge.settings.checks import Check, read_texts
+
+SECRET_BYTES_MIN: Final = 16
+SECRET_BYTES_MAX: Final = 64  # as much as the hash takes
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """A secret, and where it came from; only the latter is ever shown."""
+
+    reference: str
+    value: str
+
+    def __repr__(self) -> str:
+        """Show where it is, not what it is."""
+        return f"<Secret {self.reference}>"
+
+
+def read_reference(reference: Any) -> Secret:
+    """Fetch a secret from where its reference says: `env:NAME`, `file:PATH` or `secretsmanager:ID`."""
+    if not isinstance(reference, str):
+        raise ValueError  # noqa: TRY004 - the caller says what was expected
+    kind, colon, place = reference.partition(":")
+    fetch = _PLACES.get(kind)
+    if fetch is None or not colon or not place:
+        # Not shown: somebody may have put the secret itself there.
+        raise ConfigurationError(
+            "a secret is named by where it is: env:NAME, file:PATH or secretsmanager:ID; the secret itself does not "
+            "belong into the settings"
+        )
+    value = fetch(place).strip()
+    if not value or not value.isascii() or not value.isprintable():
+        raise ConfigurationError(f"{reference}: is empty, or not one line of printable ASCII")
+    return Secret(reference, value)
+
+
+def is_reference(value: object) -> bool:
+    """Tell whether a text names a secret rather than being the value itself."""
+    return isinstance(value, str) and value.partition(":")[0] in _PLACES and ":" in value
+
+
+def _from_environment(name: str) -> str:
+    if name not in os.environ:
+        raise ConfigurationError(f"env:{name}: this environment variable is not set")
+    return os.environ[name]
+
+
+def _from_file(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"file:{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"file:{path}: is not text") from None
+
+
+def _from_secrets_manager(place: str) -> str:
+    try:
+        import boto3
+        import botocore.exceptions
+    except ImportError:
+        raise MissingExtra("secretsmanager: needs boto3; install it with: pip install 'oncebridge[aws]'") from None
+    try:
+        answer = boto3.client("secretsmanager").get_secret_value(SecretId=place)
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        raise ConfigurationError(f"secretsmanager:{place}: {error}") from None
+    return str(answer.get("SecretString", ""))
+
+
+_PLACES: Final = {"env": _from_environment, "file": _from_file, "secretsmanager": _from_secrets_manager}
+
+REFERENCE: Final = Check("env:NAME, file:PATH or secretsmanager:ID", read_reference)
+REFERENCES: Final = Check(
+    "a list of env:NAME, file:PATH or secretsmanager:ID",
+    lambda value: tuple(read_reference(reference) for reference in read_texts(value)),
+)
+
+
+def read_key_secret(secret: bytes, where: str) -> bytes:
+    """Check the secret that keys are made with."""
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        # Its length may be told, its content never.
+        raise ConfigurationError(
+            f"{where}: a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, this one has {len(secret)}; "
+            "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return secret
+
+
+def with_secret_file(values: dict[str, Any]) -> dict[str, Any]:
+    """Put the secret that keys are made with in the place of the file that holds it."""
+    path = values.pop("secret_file", None)
+    if path is not None:
+        try:
+            values["secret"] = read_key_secret(Path(path).read_bytes().strip(), f"secret_file {path}")
+        except OSError as error:
+            raise ConfigurationError(f"secret_file {path}: {error.strerror}") from None
+    return values
