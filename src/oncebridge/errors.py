@@ -67,6 +67,10 @@ class RetryLater(OncebridgeError):
         self.after_seconds = after_seconds
 
 
+class SaysWhy(OncebridgeError):
+    """Raised by sinks: its words hold no personal data and no secret, so they are shown as the reason."""
+
+
 class HandlerWriteRefused(OncebridgeError):
     """The ledger refused a write that a handler added to its transaction, so nothing of it was written."""
 

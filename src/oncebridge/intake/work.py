@@ -20,6 +20,7 @@ from oncebridge.errors import (
     LedgerUnavailable,
     PermanentError,
     RetryLater,
+    SaysWhy,
 )
 from oncebridge.ledgers.protocol import SettlesInTransaction
 
@@ -115,12 +116,12 @@ class Work:
 
     def _failed(self, handler: Handler, claim: Claim, error: BaseException, limit: float) -> Ended:
         """Tell a permanent error from a passing one."""
-        name = type(error).__name__
         # The error's own words may quote the payload: they go where only `dead show` looks.
+        why = str(error) if isinstance(error, SaysWhy) else f"handler raised {type(error).__name__}"
         detail = _storable("".join(traceback.format_exception(error)))
         if isinstance(error, (PermanentError, *handler.permanent)) and not handler.persistent:
-            return Ended(outcome=Outcome.DEAD, reason=f"handler raised {name}, which is permanent", detail=detail)
-        reason = f"handler raised {name} at attempt {claim.attempt}" + (f" of {limit}" if limit < inf else "")
+            return Ended(outcome=Outcome.DEAD, reason=f"{why}, which is permanent", detail=detail)
+        reason = f"{why} at attempt {claim.attempt}" + (f" of {limit}" if limit < inf else "")
         if claim.attempt >= limit:
             return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail)
         seconds = self._retry.delay_seconds(claim.attempt)

@@ -1,14 +1,193 @@
-"""Sends dead letters on."""
+"""Sends dead letters on, to an SQS queue or an EventBridge bus: each is in the ledger already.
+
+What is sent holds the event as it came, so whoever may read the queue or the bus may read personal data.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+import hashlib
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oncebridge.errors import SaysWhy
+from oncebridge.handlers import Handler, LetterCopy
+from oncebridge.sinks.amazon import bus_client, check_bus, check_queue, queue_client, require_boto3
 
 if TYPE_CHECKING:
-    from oncebridge.handlers import Handler
+    from collections.abc import Callable
+
     from oncebridge.settings import Settings
+
+SOURCE: Final = "oncebridge"  # sources that begin with `aws.` are Amazon's, so the event's own cannot be used
+DETAIL_TYPE: Final = "Dead Letter"
+#: What Amazon says of a message that is too large, or holds what it does not take; then a note is sent instead.
+_TOO_MUCH: Final = frozenset(
+    {"InvalidParameterValue", "InvalidMessageContents", "ValidationException", "ValidationError", "EntityTooLarge"}
+)
+#: Characters that a queue takes.
+_TEXT_ALLOWED: Final = {0x9, 0xA, 0xD}
+_REASON_MAX: Final = 500
+
+
+class LetterNotSent(SaysWhy):
+    """A dead letter could not be sent on; it is in the ledger, and its delivery is not acknowledged yet."""
 
 
 def make_copiers(settings: Settings) -> tuple[Handler, ...]:
-    """Make what sends dead letters to where the settings say."""
-    return ()
+    """Make what sends dead letters to where the settings say; nothing is connected before the first."""
+    copiers = []
+    if settings.dead_letter_queue is not None:
+        copiers.append(_copier("dead letters to the queue", LetterQueue(settings.dead_letter_queue)))
+    if settings.dead_letter_bus is not None:
+        copiers.append(_copier("dead letters to the bus", LetterBus(settings.dead_letter_bus)))
+    return tuple(copiers)
+
+
+def _copier(name: str, function: Callable[[LetterCopy], None]) -> Handler:
+    return Handler(pattern="*", function=function, name=name, persistent=True)
+
+
+class _OnceMade:
+    """A client that is made by the first who needs it."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: Any = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+
+class LetterQueue:
+    """Sends dead letters to an SQS queue: the event is the body, as in the queues that EventBridge fills itself."""
+
+    def __init__(self, url: str) -> None:
+        """Take the queue's URL."""
+        require_boto3("dead_letter_queue")
+        self._url = check_queue(url, "dead_letter_queue")
+        self._client = _OnceMade(lambda: queue_client(url, "dead_letter_queue"))
+
+    def __call__(self, copy: LetterCopy) -> None:
+        """Send one."""
+        text = _text(copy.raw)
+        body = base64.b64encode(copy.raw).decode() if text is None else text
+        encoding = {"oncebridge_encoding": "base64"} if text is None else {}
+        _send(lambda: self._send(copy, body, encoding), lambda: self._send(copy, _note(copy).decode(), {}))
+
+    def _send(self, copy: LetterCopy, body: str, encoding: dict[str, str]) -> None:
+        facts = {**_facts(copy), **encoding}
+        attributes = {name: {"DataType": "String", "StringValue": value} for name, value in facts.items() if value}
+        self._client().send_message(
+            QueueUrl=self._url, MessageBody=body, MessageAttributes=attributes, **self._order(copy)
+        )
+
+    def _order(self, copy: LetterCopy) -> dict[str, str]:
+        if not self._url.endswith(".fifo"):
+            return {}
+        digest = hashlib.sha256(f"{copy.key} {copy.handler}".encode()).hexdigest()
+        return {"MessageGroupId": copy.key, "MessageDeduplicationId": digest}
+
+
+class LetterBus:
+    """Sends dead letters to an EventBridge bus, as events of our own that hold the one that died."""
+
+    def __init__(self, bus: str) -> None:
+        """Take the bus's name or ARN."""
+        require_boto3("dead_letter_bus")
+        self._bus = check_bus(bus, "dead_letter_bus")
+        self._client = _OnceMade(lambda: bus_client(bus, "dead_letter_bus"))
+
+    def __call__(self, copy: LetterCopy) -> None:
+        """Send one."""
+        _send(lambda: self._put(_detail(copy)), lambda: self._put(_note(copy)))
+
+    def _put(self, detail: bytes) -> None:
+        entry = {
+            "EventBusName": self._bus,
+            "Source": SOURCE,
+            "DetailType": DETAIL_TYPE,
+            "Detail": detail.decode(),
+        }
+        (answer,) = self._client().put_events(Entries=[entry])["Entries"]
+        if "EventId" not in answer:  # the call succeeds although its entry does not
+            raise _Refused(answer.get("ErrorCode", "no event id"))
+
+
+class _Refused(Exception):
+    """One entry of a call was not taken."""
+
+
+def _send(whole: Callable[[], None], note: Callable[[], None]) -> None:
+    """Send all of it; only a note where Amazon does not take it."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        try:
+            whole()
+        except (ClientError, _Refused) as error:
+            if _code(error) not in _TOO_MUCH:
+                raise
+            note()
+    except (ClientError, _Refused) as error:
+        raise LetterNotSent(f"could not be sent: {_code(error)}") from error
+    except BotoCoreError as error:
+        raise LetterNotSent(f"could not be sent: {type(error).__name__}") from error
+
+
+def _code(error: Any) -> str:
+    if isinstance(error, _Refused):
+        return str(error)
+    code = str(error.response.get("Error", {}).get("Code", "unknown error"))
+    return code.rpartition(".")[2].rpartition("#")[2]
+
+
+def _facts(copy: LetterCopy) -> dict[str, str]:
+    """Return what is known of a letter, free of what it holds."""
+    return {
+        "oncebridge_key": copy.key,
+        "oncebridge_topic": _printable(copy.topic),
+        "oncebridge_handler": _printable(copy.handler),
+        "oncebridge_reason": _printable(copy.reason),
+    }
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)[:_REASON_MAX]
+
+
+def _text(raw: bytes) -> str | None:
+    """Return the event as text; None where a queue would not take that."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    allowed = all(character >= " " or ord(character) in _TEXT_ALLOWED for character in text)
+    return text if text and allowed and "\ufffe" not in text and "\uffff" not in text else None
+
+
+def _detail(copy: LetterCopy) -> bytes:
+    """Write the letter with the event inside: as it came where that is an object, else encoded."""
+    held: dict[str, Any] = {"raw_base64": base64.b64encode(copy.raw).decode()}
+    try:
+        if isinstance(msgspec.json.decode(copy.raw), dict):
+            held = {"event": msgspec.Raw(copy.raw)}
+    except msgspec.DecodeError:
+        pass
+    return msgspec.json.encode({**_named(copy), **held})
+
+
+def _note(copy: LetterCopy) -> bytes:
+    """Write where the letter is, for those that are too large to be sent."""
+    return msgspec.json.encode({**_named(copy), "bytes": len(copy.raw), "see": f"oncebridge dead show {copy.key}"})
+
+
+def _named(copy: LetterCopy) -> dict[str, Any]:
+    facts = {name.removeprefix("oncebridge_"): value for name, value in _facts(copy).items()}
+    return {**facts, "id": copy.envelope}
