@@ -14,7 +14,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from oncebridge import Bridge, ConfigurationError, LedgerUnavailable, Outcome, PermanentError, RetryLater, Settings
+from oncebridge import (
+    Bridge,
+    ConfigurationError,
+    LedgerUnavailable,
+    Outcome,
+    PermanentError,
+    RetryLater,
+    Settings,
+    Verdict,
+)
 from oncebridge.claim import Status
 from oncebridge.handlers import overlap
 from oncebridge.identity import key_bytes
@@ -286,12 +295,27 @@ def test_overlap_is_refused(one, other):
         bridge = Bridge("memory://")
         bridge.on(first)(ignore)
         with pytest.raises(ConfigurationError) as refused:
-            bridge.on(second)(ignore)
+            bridge.on(second)([].append)
         assert all(repr(pattern) in str(refused.value) for pattern in (first, second))
         assert "name=" in str(refused.value)
         bridge.on(second, name="second")(ignore)
         with pytest.raises(ConfigurationError, match="'second'"):
-            bridge.on(first, name="second")(ignore)
+            bridge.on(first, name="second")([].append)
+
+
+@pytest.mark.parametrize(
+    "deliver", [envelope(ACW), in_envelope(envelope(ACW)["detail"], detail_type="Acw")], ids=["one", "torn"]
+)
+def test_one_function_may_take_several_topics(deliver):
+    """One function under one name gets an event once, by however many of its patterns it is meant."""
+    got = []
+    take = got.append
+    with Bridge("memory://") as bridge:
+        for topic in (ACW, "v2.detail.*", "*", "Acw", f"v2.detail.events.conversation.{CONVERSATION}.acw"):
+            bridge.on(topic, name="crm")(take)
+        assert bridge.process(deliver).outcome is Outcome.DONE
+        assert bridge.process(deliver).verdict is Verdict.REDELIVERY
+    assert len(got) == 1
 
 
 @pytest.mark.parametrize(("one", "other"), APART)

@@ -18,6 +18,7 @@ from oncebridge.settings.sinks import SinkSettings, downstream_sink
 from oncebridge.sinks import make_sink
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.telemetry import Books, Telemetry
+from oncebridge.telemetry.emf import EmbeddedMetrics
 from oncebridge.topics import Profiles
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Bridge:
         self._flow: Flow | None = None
         self._opening = threading.Lock()
         self._stopping = threading.Event()
+        self._metrics: EmbeddedMetrics | None = None
         self._sinks: list[Sink] = []
         for sink in self.settings.sinks:
             self._add_sink(sink)
@@ -107,6 +109,12 @@ class Bridge:
         for topic in settings.topics:
             self.handlers.add(topic, sink, name=settings.name)
 
+    def add_downstream(self) -> bool:
+        """Register the sink that `downstream_url` names if there is no handler; tell whether there is one now."""
+        if not self.handlers and self.settings.downstream_url is not None:
+            self._add_sink(downstream_sink(self.settings.downstream_url))
+        return bool(self.handlers)
+
     def process(self, raw: bytes | str | dict[str, Any]) -> Result:
         """Work one delivery off."""
         return self.process_many([raw])[0]
@@ -127,7 +135,30 @@ class Bridge:
         Failures of queues and streams are named in the answer; otherwise `NotAcknowledged` is raised, so that Lambda
         tries again. Near the end of the invocation's time no more is begun, and the rest is handed back.
         """
-        return answer(self._run, event, context, api_keys=self.settings.api_keys, clock=self._clock)
+        metrics = self._lambda_metrics(context)
+        try:
+            return answer(self._run, event, context, api_keys=self.settings.api_keys, clock=self._clock)
+        finally:
+            if metrics is not None:
+                metrics.flush()
+
+    def _lambda_metrics(self, context: Any) -> EmbeddedMetrics | None:
+        """Count for CloudWatch from the first real invocation on; what is called by hand writes no lines."""
+        function = getattr(context, "function_name", None)
+        if not isinstance(function, str):
+            return None
+        with self._opening:
+            if self._metrics is None:
+                known = [profile.topic for profile in self.settings.profiles]
+                known += [handler.pattern for handler in self.handlers]
+                self._metrics = EmbeddedMetrics(
+                    namespace=self.settings.metrics_namespace,
+                    function=function,
+                    clock=self._clock,
+                    known=known,
+                )
+                self.telemetry.add(self._metrics)
+            return self._metrics
 
     def _run(self, batch: list[Any], terms: Terms) -> list[Result]:
         self.books.receive(len(batch))
@@ -150,8 +181,7 @@ class Bridge:
             return self._flow
 
     def _make_flow(self) -> Flow:
-        if not self.handlers and self.settings.downstream_url is not None:
-            self._add_sink(downstream_sink(self.settings.downstream_url))
+        self.add_downstream()
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
         return Flow(
             self.ledger,

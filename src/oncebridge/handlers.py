@@ -71,7 +71,7 @@ class Handlers:
             permanent=permanent,
             wants_transaction="transaction" in _parameters(function),
         )
-        twin = next((other for other in self._handlers if other.name == name and overlap(other.pattern, pattern)), None)
+        twin = next((other for other in self._handlers if _may_meet(other, handler)), None)
         if twin is not None:
             raise ConfigurationError(
                 f"handler for {pattern!r}: an event could go to it and to the one for {twin.pattern!r}, both under the "
@@ -84,13 +84,32 @@ class Handlers:
     def of(self, topic: str, topic_name: str) -> tuple[Handler, ...]:
         """Return the handlers of an event, by its template or by its concrete topic name."""
         found, others = self._split(topic)
-        named = [handler for handler in others if topic_pattern(handler.pattern).fullmatch(topic_name)]
+        named = _each_once(handler for handler in others if topic_pattern(handler.pattern).fullmatch(topic_name))
         return found if not named else _told_apart([*found, *named])
 
     def _split_by(self, topic: str) -> tuple[tuple[Handler, ...], tuple[Handler, ...]]:
         """Split the handlers into those that take a template, and the others, which may still take one of its names."""
-        found = [handler for handler in self._handlers if topic_pattern(handler.pattern).fullmatch(topic)]
-        return tuple(found), tuple(handler for handler in self._handlers if handler not in found)
+        found = _each_once(handler for handler in self._handlers if topic_pattern(handler.pattern).fullmatch(topic))
+        return tuple(found), tuple(handler for handler in self._handlers if not _is_among(handler, found))
+
+
+def _may_meet(one: Handler, other: Handler) -> bool:
+    """Tell whether claims of the two could not be told apart; one function may have several patterns."""
+    same = one.function is other.function
+    return one.name == other.name and not same and overlap(one.pattern, other.pattern)
+
+
+def _is_among(handler: Handler, others: list[Handler]) -> bool:
+    return any(handler.name == other.name and handler.function is other.function for other in others)
+
+
+def _each_once(handlers: Iterable[Handler]) -> list[Handler]:
+    """Leave out a function that takes an event by a second pattern too."""
+    found: list[Handler] = []
+    for handler in handlers:
+        if not _is_among(handler, found):
+            found.append(handler)
+    return found
 
 
 def _told_apart(handlers: list[Handler]) -> tuple[Handler, ...]:

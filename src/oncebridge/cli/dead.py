@@ -15,8 +15,8 @@ from oncebridge.cli.wiring import (
     JSONOption,
     LedgerOption,
     SettingsOption,
+    connect,
     existing_bridge,
-    load_handler,
     opened,
 )
 from oncebridge.deadletters import DeadLetters
@@ -106,10 +106,9 @@ def redrive(
     json: JSONOption = False,
 ) -> None:
     """Try dead letters again, each under its own key, with attempts from zero."""
-    if handler is None:
-        raise ConfigurationError("--handler: name the handler to redrive to, as module:function")
     bridge = existing_bridge(ledger, settings)
-    bridge.on("*")(load_handler(handler))
+    if not connect(bridge, handler):
+        raise ConfigurationError("--handler: name the handler to redrive to, as module:function, or set up sinks")
     with opened(bridge):
         letters = DeadLetters(bridge.open())
         entries = _chosen(letters, keys, every, _query(topic, reason, since, until))

@@ -55,6 +55,7 @@ def doctor(
     bridge = existing_bridge(ledger, settings)
     for name in dict.fromkeys(handler or []):
         bridge.on("*", name=name)(load_handler(name))
+    bridge.add_downstream()
     say(f"examining the ledger ({_scheme(bridge)}) and its settings")
     examination = Examination(bridge, SystemClock())
     findings = examination.findings()

@@ -33,7 +33,7 @@ def explain(
     deliveries = (raw for raw in read_deliveries(files, threading.Event()) if raw is not None)
     for number, raw in enumerate(deliveries, start=1):
         try:
-            explanation = explain_one(raw, profiles, secret, replays_anew=loaded.replays_anew)
+            explanation = explain_one(raw, profiles, secret, replays_anew=loaded.replays_anew, reshape=loaded.reshape)
         except Unreadable as error:
             _write_unreadable(number, str(error), json=json)
             continue

@@ -82,14 +82,15 @@ def is_file(name: str) -> bool:
 
 
 def _keys_of(bridge: Bridge, raw: bytes) -> list[bytes]:
-    """Return the keys that a delivery may be known under: its own, and that of a conflict with its id."""
+    """Return the keys that a delivery may be known under: its own, its bytes', and that of a conflict with its id."""
     secret = bridge.open().secret
     try:
-        event = parse(raw)
+        event = parse(raw, bridge.settings.reshape)
     except Unreadable:
         return [unreadable_key(secret, raw)]
     profile = Profiles(bridge.settings.profiles).of(event)
     identity = identify(event, profile, secret, replays_anew=bridge.settings.replays_anew)
-    if identity.content is None:
-        return [identity.key]
-    return [identity.key, conflict_key(secret, identity.key, identity.content)]
+    keys = [identity.key, unreadable_key(secret, raw)]
+    if identity.content is not None:
+        keys.append(conflict_key(secret, identity.key, identity.content))
+    return keys

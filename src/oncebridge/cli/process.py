@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from oncebridge.cli.wiring import (
     LedgerOption,
     SettingsOption,
     bridge_for,
-    load_handler,
+    connect,
     opened,
 )
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
@@ -44,15 +45,16 @@ def process(
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
-    """Put captured events through the bridge; without --handler they are only counted."""
-    # With a handler, each effect is settled before the next begins: a crash repeats one, not a millisecond's worth.
-    within = 0.0 if handler else None
-    bridge = bridge_for(ledger, settings, lease_seconds=lease, concurrency=concurrency, settle_within_seconds=within)
-    bridge.on("*")(load_handler(handler) if handler else count_only)
+    """Put captured events through the bridge; without --handler or sinks in the settings they are only counted."""
+    # With effects, each is settled before the next begins: a crash repeats one, not a millisecond's worth.
+    make = partial(bridge_for, ledger, settings, lease_seconds=lease, concurrency=concurrency)
+    bridge = make(settle_within_seconds=0.0)
+    if not connect(bridge, handler):
+        bridge = make()
+        bridge.on("*")(count_only)
+        say("no --handler and no sinks: events are counted, and remembered as done")
     if bridge.settings.ledger == DEFAULT_LEDGER:
         say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
-    if not handler:
-        say("no --handler: events are counted, and remembered as done")
     if verdicts is not None and any(_same_file(verdicts, name) for name in files):
         raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")
     outage: OncebridgeError | None = None

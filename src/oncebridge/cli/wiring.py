@@ -53,6 +53,13 @@ def load_handler(name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def connect(bridge: Bridge, handler: str | None) -> bool:
+    """Register the handler that an option names; tell whether events go anywhere: to it, or to sinks."""
+    if handler is not None:
+        bridge.on("*")(load_handler(handler))
+    return bridge.add_downstream()
+
+
 @contextmanager
 def opened(bridge: Bridge) -> Iterator[Bridge]:
     """Open a bridge; SIGTERM and Ctrl-C let running handlers finish and give the rest back, a second one does not."""

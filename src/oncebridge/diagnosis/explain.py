@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oncebridge.event import Event, parse
+from oncebridge.event import Event, Reshape, parse
 from oncebridge.identity import entity_parts, identify, key_text
 from oncebridge.topics import Kind, Profile, Profiles
 
@@ -40,9 +40,11 @@ _REASONS: Final = {
 }
 
 
-def explain(raw: bytes, profiles: Profiles, secret: bytes, *, replays_anew: bool = False) -> Explanation:
+def explain(
+    raw: bytes, profiles: Profiles, secret: bytes, *, replays_anew: bool = False, reshape: Reshape | None = None
+) -> Explanation:
     """Explain one delivery; raises `Unreadable` where it is no event."""
-    event = parse(raw)
+    event = parse(raw, reshape)
     profile = profiles.of(event)
     identity = identify(event, profile, secret, replays_anew=replays_anew)
     counts = _counts(event, profile, identity, replays_anew)

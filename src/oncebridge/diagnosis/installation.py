@@ -46,6 +46,9 @@ _WRITES_IN: Final = {
 }
 
 
+_NAMELESS: Final = "the handler without a name"
+
+
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """What an installation promises to one handler."""
 
@@ -164,7 +167,7 @@ def promises(
         transactions: Whether the ledger can settle in a handler's own transaction.
 
     """
-    named = [(handler.name, handler.wants_transaction) for handler in handlers]
+    named = [*dict.fromkeys((handler.name or _NAMELESS, handler.wants_transaction) for handler in handlers)]
     if not named and transactions:
         named = [("a handler with the parameter `transaction`", True), ("any other handler", False)]
     return [_promise(name, scheme, findings, exact=exact) for name, exact in named or [("any handler", False)]]
@@ -173,7 +176,7 @@ def promises(
 def no_promises(handlers: Iterable[Handler]) -> list[Promise]:
     """Say what holds while the ledger does not answer, or refuses to."""
     why = "no promise, because the ledger cannot be used; nothing is acknowledged until it can, so nothing is lost"
-    names = [handler.name for handler in handlers] or ["any handler"]
+    names = [*dict.fromkeys(handler.name or _NAMELESS for handler in handlers)] or ["any handler"]
     return [Promise(handler=name, promise="none", weakened_by=[], sentence=f"{name}: {why}") for name in names]
 
 
