@@ -11,6 +11,7 @@ from oncebridge.claim import Ask, Claim, Outcome, Settlement, Verdict
 from oncebridge.identity import key_text, unreadable_key
 from oncebridge.intake.results import Result, reason_for
 from oncebridge.ledgers.protocol import Query
+from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,9 @@ class DeadLetters:
 
         Like any delivery it may fail again, be busy, or turn out to be done meanwhile.
         """
+        return self._recorded("redriven", entry, self._redrive(entry, force=force))
+
+    def _redrive(self, entry: Entry, *, force: bool) -> Result:
         letter = next((found for found in self.show(entry.key) if found.handler == entry.handler), None)
         if letter is None or letter.raw is None:
             return _result(entry, Verdict.REPUBLISH, "no dead letter is kept under this key any more")
@@ -59,11 +63,29 @@ class DeadLetters:
             task.ask = replace(task.ask, key=entry.key, shared_ms=shared_ms, home=entry.home, redrive=True, force=force)
         self._flow.work_off([delivery])
         if was_unreadable and delivery.result.acknowledged:
-            self.discard(entry)  # it goes on under the key of what it turned out to be
+            self._discard(entry)  # it goes on under the key of what it turned out to be
         return delivery.result
 
     def discard(self, entry: Entry) -> Result:
         """Give one up for good: what it holds is erased, a tombstone keeps it from coming back."""
+        return self._recorded("discarded", entry, self._discard(entry))
+
+    def _recorded(self, move: str, entry: Entry, result: Result) -> Result:
+        """Tell logs and counters that somebody decided about a dead letter, and what came of it."""
+        self._flow.telemetry.record(
+            Move(
+                move=move,
+                key=key_text(entry.key),
+                topic=entry.topic,
+                handler=entry.handler,
+                verdict=result.verdict,
+                outcome=result.outcome,
+                reason=result.reason,
+            )
+        )
+        return result
+
+    def _discard(self, entry: Entry) -> Result:
         ask = Ask(
             key=entry.key,
             handler=entry.handler,

@@ -205,15 +205,24 @@ def test_a_redrive_works_once_the_handler_does(cli, bury, facts, marks):
 
 
 def test_a_redrive_is_recorded(cli, bury, facts):
-    """The log tells of a redrive's claim and settle, and the ledger of its outcome and when."""
+    """The log tells of a redrive, its claim and settle included, and the ledger of its outcome and when."""
     (letter,) = bury(facts(1))
     ran = cli("--log-level", "info", "dead", "redrive", letter["key"], "--handler", "hooks:note", "--ledger", LEDGER)
     assert [(record["move"], record["key"], record.get("outcome")) for record in ran.records] == [
-        ("claimed", letter["key"], None), ("settled", letter["key"], "done"),
+        ("claimed", letter["key"], None), ("settled", letter["key"], "done"), ("redriven", letter["key"], "done"),
     ]  # fmt: skip
     (found,) = cli("find", letter["key"], "--ledger", LEDGER, "--json").items
     assert (found["status"], found["reason"]) == ("done", None)
     assert found["changed_ms"] >= letter["changed_ms"]
+
+
+def test_a_discard_is_recorded(cli, bury, facts):
+    """The log tells that a letter was given up, and by which key, without what it held."""
+    (letter,) = bury(facts(1))
+    ran = cli("--log-level", "info", "dead", "discard", letter["key"], "--ledger", LEDGER)
+    (record,) = ran.records
+    assert (record["move"], record["key"], record["outcome"]) == ("discarded", letter["key"], "discard")
+    assert payloads.CONVERSATION not in ran.err
 
 
 def test_a_redrive_may_fail_again(cli, bury, facts):

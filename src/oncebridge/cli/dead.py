@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncebridge.claim import Outcome
-from oncebridge.cli.output import entry_as_dict, say, write_json, write_table, write_text
+from oncebridge.cli.output import entry_as_dict, progress_bar, say, write_json, write_table, write_text
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     HandlerOption,
@@ -112,7 +112,11 @@ def redrive(
     with opened(bridge):
         letters = DeadLetters(bridge.open())
         entries = _chosen(letters, keys, every, _query(topic, reason, since, until))
-        results = [_until_settled(bridge, letters, entry, force=force) for entry in entries]
+        with progress_bar() as bar:
+            results = [
+                _until_settled(bridge, letters, entry, force=force)
+                for entry in bar.track(entries, description="redriving")
+            ]
     _report(results, json=json)
 
 
@@ -133,7 +137,8 @@ def discard(
     with existing_bridge(ledger, settings) as bridge:
         letters = DeadLetters(bridge.open())
         entries = _chosen(letters, keys, every, _query(topic, reason, since, until))
-        results = [letters.discard(entry) for entry in entries]
+        with progress_bar() as bar:
+            results = [letters.discard(entry) for entry in bar.track(entries, description="discarding")]
     _report(results, json=json)
 
 

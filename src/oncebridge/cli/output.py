@@ -11,7 +11,15 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from oncebridge.errors import ConfigurationError
@@ -128,13 +136,13 @@ def opened_for_writing(path: str) -> Iterator[IO[bytes]]:
         yield file  # type: ignore[misc]  # gzip's writer is a binary file in all but name
 
 
-def progress_bar() -> Progress:
-    """Make a progress bar over bytes; nothing is drawn where nobody looks."""
+def progress_bar(*, over_bytes: bool = False) -> Progress:
+    """Make a progress bar; nothing is drawn where nobody looks."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
+        DownloadColumn() if over_bytes else MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=narrator,
         disable=not narrator.is_terminal,

@@ -61,7 +61,7 @@ def process(
     with ExitStack() as stack:
         lines = None if verdicts is None else stack.enter_context(opened_for_writing(verdicts))
         stack.enter_context(opened(bridge))
-        bar = stack.enter_context(progress_bar())
+        bar = stack.enter_context(progress_bar(over_bytes=True))
         task = bar.add_task("processing", total=_total_bytes(files))
         flow = bridge.open()
         deliveries = read_deliveries(files, flow.stopping, progress=lambda number: bar.advance(task, number))

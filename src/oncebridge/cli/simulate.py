@@ -24,7 +24,7 @@ def simulate(
     with ExitStack() as stack:
         lines = stack.enter_context(opened_for_writing(out))
         truths = None if truth is None else stack.enter_context(opened_for_writing(truth))
-        bar = stack.enter_context(progress_bar())
+        bar = stack.enter_context(progress_bar(over_bytes=True))
         task = bar.add_task("simulating", total=None)
         number = 0
         for delivery in simulated(conversations, seed):

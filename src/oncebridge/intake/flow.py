@@ -88,7 +88,7 @@ class Flow:
         self.breaker = breaker
         self.stopping = stopping
         self._settings = settings
-        self._telemetry = telemetry
+        self.telemetry = telemetry
         self._lease_us = int(settings.lease_seconds * 1_000_000)
         timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
         self._copiers = copiers
@@ -104,7 +104,7 @@ class Flow:
 
     def run(self, raws: Sequence[Any], terms: Terms = USUAL) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order."""
-        self._listening = self._telemetry.listening
+        self._listening = self.telemetry.listening
         give_up_us = self.clock.monotonic_us() + int(self._settings.busy_wait_seconds * 1_000_000)
         if terms.until_us is not None:
             give_up_us = min(give_up_us, terms.until_us)
@@ -124,7 +124,7 @@ class Flow:
 
     def work_off(self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0) -> None:
         """Bring deliveries to a result; those that have one are tried again unless it is for good."""
-        self._listening = self._telemetry.listening
+        self._listening = self.telemetry.listening
         tasks = [task for delivery in deliveries for task in delivery.tasks if not is_over(task)]
         for task in tasks:
             task.result, task.kept = task.kept, None
@@ -170,7 +170,7 @@ class Flow:
             if twin is not None:
                 task.result = as_twin(task, twin)
                 if task.result is not None and self._listening:
-                    self._telemetry.record(move_of("claimed", task, task.result.reason))
+                    self.telemetry.record(move_of("claimed", task, task.result.reason))
 
     def _waited(self, busy: list[Task], give_up_us: int) -> bool:
         """Wait for what is busy, while nothing is held; False once the time for that is over."""
@@ -251,7 +251,7 @@ class Flow:
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
             if self._listening:
-                self._telemetry.record(move_of("claimed", task, reason_for(answer), now_us=self.clock.now_us()))
+                self.telemetry.record(move_of("claimed", task, reason_for(answer), now_us=self.clock.now_us()))
             if answer.verdict is Verdict.FRESH:
                 (sorted_.apart if answer.wants_alone else sorted_.granted).append(task)
             elif answer.verdict is Verdict.BUSY:
@@ -338,7 +338,7 @@ class Flow:
         task.result = result_as(task, task.reported or Verdict.FRESH, outcome, reason, again_in_us=ended.again_in_us)
         if self._listening:
             duration_ms = finished.took_us / 1000
-            self._telemetry.record(
+            self.telemetry.record(
                 move_of("settled" if ok else "lost", task, reason, outcome=outcome, duration_ms=duration_ms)
             )
 

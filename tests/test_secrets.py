@@ -1,0 +1,101 @@
+"""Secrets by reference: fetched from where they are, refused with what is missing, and never shown."""
+
+import sys
+
+import pytest
+
+from oncebridge import ConfigurationError, MissingExtra
+from oncebridge.settings import load_settings
+from oncebridge.settings.secrets import Secret, read_reference
+
+CANARY = "s3cret-canary-value"
+
+
+def test_from_the_environment(monkeypatch):
+    """`env:` names a variable."""
+    monkeypatch.setenv("CRM_TOKEN", CANARY)
+    assert read_reference("env:CRM_TOKEN").value == CANARY
+
+
+def test_from_a_file(tmp_path):
+    """`file:` names a file; a line end does not belong to the secret."""
+    (tmp_path / "token").write_text(f"{CANARY}\n")
+    assert read_reference(f"file:{tmp_path / 'token'}").value == CANARY
+
+
+def test_from_secrets_manager(ministack, monkeypatch):
+    """`secretsmanager:` names a secret by its id."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", ministack.url)
+    ministack.client("secretsmanager").create_secret(Name="crm/token", SecretString=CANARY)
+    assert read_reference("secretsmanager:crm/token").value == CANARY
+    with pytest.raises(ConfigurationError, match=r"secretsmanager:crm/none: .*ResourceNotFoundException"):
+        read_reference("secretsmanager:crm/none")
+
+
+def test_without_boto3_the_extra_is_named(monkeypatch):
+    """Where boto3 is missing the error names the line that installs it."""
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'oncebridge\[aws\]'"):
+        read_reference("secretsmanager:crm/token")
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("env:NOBODY_HAS_SET_THIS", "env:NOBODY_HAS_SET_THIS: this environment variable is not set"),
+        ("file:/nowhere/at/all", "file:/nowhere/at/all: No such file or directory"),
+        ("file:/", "file:/: Is a directory"),
+    ],
+)
+def test_what_is_missing_is_said(reference, words):
+    """A secret that is not where it should be is named by its place."""
+    with pytest.raises(ConfigurationError, match=words):
+        read_reference(reference)
+
+
+@pytest.mark.parametrize("value", ["", " \n", "two\nlines", "ünicode", "tab\there", "nul\0"])
+def test_what_fits_into_no_header_is_refused(tmp_path, value):
+    """A secret is one line of printable ASCII: anything else could forge a header."""
+    (tmp_path / "token").write_text(value)
+    with pytest.raises(ConfigurationError, match="is empty, or not one line of printable ASCII") as refused:
+        read_reference(f"file:{tmp_path / 'token'}")
+    assert not value.strip() or value not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [CANARY, f"vault:{CANARY}", f":{CANARY}", "env:", CANARY + ":env"])
+def test_a_secret_in_the_place_of_a_reference_is_not_shown(tmp_path, wrong):
+    """Whoever writes the secret itself into the settings is told so, without its being repeated."""
+    file = tmp_path / "oncebridge.toml"
+    file.write_text(f'[sinks.crm]\nurl = "https://crm.example/"\nbearer = "{wrong}"\n')
+    with pytest.raises(ConfigurationError, match="a secret is named by where it is") as refused:
+        load_settings(file)
+    assert CANARY not in str(refused.value)
+    file.write_text(f'api_keys = ["{wrong}"]\n')
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(file)
+    assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [7, ["env:A"], {}, True])
+def test_what_is_no_text_is_refused(tmp_path, wrong):
+    """A reference is a text."""
+    with pytest.raises(ConfigurationError, match="expected env:NAME, file:PATH or secretsmanager:ID"):
+        load_settings(_file(tmp_path, f"bearer = {str(wrong).lower()}".replace("'", '"')))
+
+
+def _file(folder, line):
+    file = folder / "oncebridge.toml"
+    file.write_text(f'[sinks.crm]\nurl = "https://crm.example/"\n{line}\n')
+    return file
+
+
+def test_nothing_shows_it(monkeypatch):
+    """Neither the secret nor what holds it gives it away when printed."""
+    monkeypatch.setenv("CRM_TOKEN", CANARY)
+    monkeypatch.setenv("ONCEBRIDGE_API_KEYS", "env:CRM_TOKEN,env:CRM_TOKEN")
+    settings = load_settings()
+    assert [key.value for key in settings.api_keys] == [CANARY, CANARY]
+    secret = Secret("env:CRM_TOKEN", CANARY)
+    shown = [f(held) for held in (secret, [secret], settings, settings.api_keys) for f in (repr, str, "{}".format)]
+    assert shown[0] == "<Secret env:CRM_TOKEN>"
+    assert CANARY not in "".join(shown)
