@@ -16,6 +16,7 @@ from oncebridge import (
     LedgerRefused,
     LedgerUnavailable,
     MissingExtra,
+    NotAcknowledged,
     OncebridgeError,
     Outcome,
     PermanentError,
@@ -30,6 +31,7 @@ from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.protocol import Ledger, SettlesInTransaction
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.retry import RetryPolicy
+from oncebridge.settings.sinks import SinkSettings
 from oncebridge.telemetry import Move, Telemetry
 from oncebridge.topics import Kind, Profile, plain
 
@@ -57,6 +59,13 @@ Settings(
     retention_days=30,
     concurrency=1,
     replays_anew=False,
+    allowed_orgs=("org",),
+    allowed_sources=("aws.partner/genesys.com/*",),
+    downstream_url="https://crm.example/events",
+    dead_letter_queue=None,
+    dead_letter_bus=None,
+    api_keys=(),
+    sinks=(SinkSettings(name="crm", url="https://crm.example/events", topics=("v2.users.*",)),),
     retry=RetryPolicy(attempts=3, base_seconds=0.1, cap_seconds=30),
     profiles=(Profile(topic="Desk Changed", kind=Kind.STATE, entity=(plain("desk.id"),), time=(plain("at"),)),),
 )
@@ -139,6 +148,8 @@ def lines() -> Iterator[bytes]:
 
 
 bridge.process_many(lines())
+lambda_handler: Callable[[Any, Any], Any] = bridge.lambda_handler
+bridge.lambda_handler({"Records": []})
 
 
 def look(result: Result) -> str:
@@ -176,7 +187,7 @@ def careful() -> None:
     """Tell errors apart by what to do about them."""
     try:
         bridge.process(b"{}")
-    except LedgerUnavailable as error:
+    except (LedgerUnavailable, NotAcknowledged) as error:
         assert_type(str(error), str)
     except (LedgerRefused, MissingExtra) as error:
         settings_are_wrong: ConfigurationError = error
