@@ -1,10 +1,12 @@
 # Works with GNU make 3.81, which macOS ships. Needs Python 3.11 or newer; everything else is fetched into .venv.
 # Every package is locked by hash in requirements/: uv.txt (the installer), run.txt (the command line and the
 # build), dev.txt (everything for checks and tests), aws.txt (the AWS emulator, in an environment of its own),
-# bench.txt (what make bench compares with).
+# rie.txt (AWS' emulator of Lambda's runtime), lambda.txt (what the function's zip holds), bench.txt (what make bench
+# compares with).
 
 PYTHON ?=
 ARGS ?=
+ADD ?=
 JOBS ?= 2
 
 VENV := .venv
@@ -20,6 +22,10 @@ export UV_NO_PROGRESS := 1
 # Tests and commands see the installed wheel, not whatever the caller's shell puts in front of it.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
+# What the function's zip is made for: tests/test_packaging.py holds deploy/template.yaml to it.
+LAMBDA_PYTHON := 3.12
+LAMBDA_PLATFORMS := x86_64-manylinux2014 aarch64-manylinux2014
+
 # Folders too, so that a deleted file counts as a change.
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml README.md LICENSE
 CHECKED := src tests tools $(wildcard bench) $(wildcard examples)
@@ -32,7 +38,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lock bench prove clean
+.PHONY: help demo test check format lock package bench prove clean
 
 help: ## List what make can do here
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -42,18 +48,22 @@ help: ## List what make can do here
 demo: $(VENV)/.wheel ## Run the whole bridge on this machine: simulated traffic, SQLite, live view
 	@$(BIN)/oncebridge demo $(ARGS)
 
-test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
+test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.lambda $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-check: $(VENV)/.dev ## Check format, lint, types, and that no file names a package registry
+check: $(VENV)/.dev ## Check format, lint, types, the AWS template, and that no file names a package registry
 	@$(BIN)/ruff format --check $(CHECKED)
 	@$(BIN)/ruff check $(CHECKED)
 	@$(BIN)/mypy --strict --python-executable $(PY) src tools $(wildcard tests/typing)
+	@$(BIN)/cfn-lint deploy/template.yaml
 	@$(PY) tools/check_hosts.py
 
 format: $(VENV)/.dev ## Format the code and repair what lint can repair
 	@$(BIN)/ruff format $(CHECKED)
 	@$(BIN)/ruff check --fix $(CHECKED)
+
+package: dist/.built $(VENV)/.lambda ## Make the zip that deploy/template.yaml deploys (ADD='...': with files of your own)
+	@$(PY) tools/package.py dist/oncebridge-lambda.zip --wheel dist/*.whl --libraries $(VENV)/lambda/* --add $(ADD)
 
 prove: $(VENV)/.dev $(VENV)/.wheel ## Enumerate the protocol with one fault more than the tests do (minutes)
 	@$(PY) -m oncebridge.testing.exploration --long
@@ -70,6 +80,8 @@ lock: $(VENV)/.uv ## Lock the dependencies again after a change in pyproject.tom
 	@$(COMPILE) pyproject.toml --all-extras --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
 	@$(COMPILE) pyproject.toml --all-extras --group bench --constraint requirements/dev.txt --output-file requirements/bench.txt
 	@$(COMPILE) --group aws --output-file requirements/aws.txt
+	@$(COMPILE) --no-deps --group rie --output-file requirements/rie.txt
+	@$(COMPILE) pyproject.toml --extra http --extra redis --constraint requirements/dev.txt --output-file requirements/lambda.txt
 	@$(PY) tools/check_hosts.py
 
 clean: ## Remove everything that make has made
@@ -103,6 +115,24 @@ $(VENV)/.aws: requirements/aws.txt $(VENV)/.uv
 	@echo "Installing the AWS emulator"
 	@$(PY) -m venv --clear $(VENV)/aws
 	@$(UV) pip install --quiet --python $(VENV)/aws/bin/python --require-hashes -r requirements/aws.txt
+	@touch $@
+
+# Linux only, like the binary in it; the tests that need it are for Linux too.
+$(VENV)/.rie: requirements/rie.txt $(VENV)/.uv
+ifeq ($(shell uname -s),Linux)
+	@echo "Installing AWS' emulator of Lambda's runtime"
+	@rm -rf $(VENV)/rie
+	@$(INSTALL) --target $(VENV)/rie --no-deps --require-hashes -r requirements/rie.txt
+else
+	@echo "Leaving out AWS' emulator of Lambda's runtime, which runs on Linux only"
+endif
+	@touch $@
+
+$(VENV)/.lambda: requirements/lambda.txt $(VENV)/.uv
+	@echo "Fetching what the function's zip holds"
+	@rm -rf $(VENV)/lambda
+	@for platform in $(LAMBDA_PLATFORMS); do $(INSTALL) --target $(VENV)/lambda/$$platform --python-platform $$platform \
+		--python-version $(LAMBDA_PYTHON) --only-binary :all: --require-hashes -r requirements/lambda.txt || exit 1; done
 	@touch $@
 
 dist/.built: $(SOURCES) $(VENV)/.run

@@ -11,6 +11,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from servers.fixtures import ministack, postgres, valkey  # noqa: F401 - fixtures, by being here
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 TEST_SOURCE = os.environ.get("ONCEBRIDGE_TEST_SOURCE") == "1"
@@ -55,33 +57,3 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"oncebridge: {version} from {package_folder()}",
         f"python: {platform.python_version()} sqlite: {sqlite3.sqlite_version} on {platform.platform()}",
     ]
-
-
-# --- servers, started when the first test asks for them, one set for each process of the run ---------------------
-
-
-@pytest.fixture(scope="session")
-def valkey(tmp_path_factory):
-    """Return a running Valkey, with every write on disk before it is answered."""
-    from servers.valkey import running_valkey
-
-    with running_valkey(tmp_path_factory.mktemp("valkey")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory):
-    """Return a running Postgres."""
-    from servers.postgres import running_postgres
-
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def ministack(tmp_path_factory):
-    """Return a running emulator of AWS."""
-    from servers.aws import running_ministack
-
-    with running_ministack(tmp_path_factory.mktemp("aws")) as server:
-        yield server

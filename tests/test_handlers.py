@@ -1266,16 +1266,18 @@ def test_books_balance(make_bridge):
 
 
 def test_observers_hear_every_move(make_bridge):
-    """Whoever listens hears of each claim and each settle, with verdict, outcome and attempt."""
+    """Whoever listens hears of each claim and each settle, with verdict, outcome and attempt, and of each delivery."""
     moves = []
     bridge = make_bridge(failing(OSError()), telemetry=Telemetry((moves.append,)))
     for _ in range(3):
         bridge.process(envelope(ACW))
-    told = [(move.move, move.verdict, move.outcome, move.attempt) for move in moves]
+    told = [(move.move, move.verdict, move.outcome, move.attempt, move.column) for move in moves]
     assert told == [
-        ("claimed", "fresh", None, 1), ("settled", "fresh", "retry", 1),
-        ("claimed", "fresh", None, 2), ("settled", "fresh", "done", 2),
-        ("claimed", "redelivery", None, 1),
+        ("claimed", "fresh", None, 1, ""), ("settled", "fresh", "retry", 1, ""),
+        ("delivered", "fresh", "retry", 1, "retrying"),
+        ("claimed", "fresh", None, 2, ""), ("settled", "fresh", "done", 2, ""),
+        ("delivered", "fresh", "done", 1, "processed"),
+        ("claimed", "redelivery", None, 1, ""), ("delivered", "redelivery", None, 1, "redelivery"),
     ]  # fmt: skip
     assert {move.topic for move in moves} == {ACW}
     assert len({move.key for move in moves}) == 1

@@ -19,6 +19,7 @@ from oncebridge.sinks import make_sink
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.telemetry import Books, Telemetry
 from oncebridge.telemetry.emf import EmbeddedMetrics
+from oncebridge.telemetry.otel import observe_with_otel
 from oncebridge.topics import Profiles
 
 if TYPE_CHECKING:
@@ -137,7 +138,14 @@ class Bridge:
         """
         metrics = self._lambda_metrics(context)
         try:
-            return answer(self._run, event, context, api_keys=self.settings.api_keys, clock=self._clock)
+            return answer(
+                self._run,
+                event,
+                context,
+                api_keys=self.settings.api_keys,
+                clock=self._clock,
+                telemetry=self.telemetry,
+            )
         finally:
             if metrics is not None:
                 metrics.flush()
@@ -149,16 +157,20 @@ class Bridge:
             return None
         with self._opening:
             if self._metrics is None:
-                known = [profile.topic for profile in self.settings.profiles]
-                known += [handler.pattern for handler in self.handlers]
                 self._metrics = EmbeddedMetrics(
                     namespace=self.settings.metrics_namespace,
                     function=function,
                     clock=self._clock,
-                    known=known,
+                    known=self.known_topics,
                 )
                 self.telemetry.add(self._metrics)
             return self._metrics
+
+    @property
+    def known_topics(self) -> list[str]:
+        """The topics that settings and handlers name: each may be a label of metrics, whatever comes in beside them."""
+        profiles, handlers = self.settings.profiles, self.handlers
+        return [*(profile.topic for profile in profiles), *(handler.pattern for handler in handlers)]
 
     def _run(self, batch: list[Any], terms: Terms) -> list[Result]:
         self.books.receive(len(batch))
@@ -182,6 +194,7 @@ class Bridge:
 
     def _make_flow(self) -> Flow:
         self.add_downstream()
+        observe_with_otel(self.telemetry, self._clock, self.known_topics)
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
         return Flow(
             self.ledger,

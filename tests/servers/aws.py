@@ -1,6 +1,9 @@
 """An emulator of AWS, with DynamoDB, SQS, EventBridge and Lambda, spoken to by real boto3 over HTTP."""
 
 import os
+import shutil
+import signal
+import ssl
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ from servers.process import ServerProcess, free_port, listens
 PYTHON = Path(sys.prefix) / "aws" / "bin" / "python"
 REGION = "eu-central-1"
 STARTS = 5
+CERTIFICATE = Path(__file__).parent / "aws.pem"  # for 127.0.0.1 and localhost, with its key
 
 
 def aws_environment(directory: Path) -> dict[str, str]:
@@ -37,13 +41,14 @@ def aws_environment(directory: Path) -> dict[str, str]:
 class Ministack:
     """The emulator; `process` can be stopped, killed and started again."""
 
-    def __init__(self, directory: Path) -> None:
-        """Choose a port; nothing runs yet."""
+    def __init__(self, directory: Path, *, guarded: bool = False) -> None:
+        """Choose a port; nothing runs yet. A guarded one speaks TLS alone, and does what policies allow and no more."""
         port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if guarded else 'http'}://127.0.0.1:{port}"
         self.region = REGION
-        self.environment = aws_environment(directory)
+        self.environment = aws_environment(directory) | ({"AWS_CA_BUNDLE": str(CERTIFICATE)} if guarded else {})
         own = {
+            **(_guarding(directory, self.environment) if guarded else {}),
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(port),
             "IOT_MTLS_ENABLED": "0",
@@ -59,10 +64,13 @@ class Ministack:
             log=directory / "ministack.log",
             ready=lambda: listens(port) and self._answers(),
             environment=own,
+            # Over TLS it would wait for every connection that is kept alive.
+            stop_signal=signal.SIGKILL if guarded else signal.SIGTERM,
         )
 
     def _answers(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=5) as answer:
+        trust = ssl.create_default_context(cafile=CERTIFICATE)
+        with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=5, context=trust) as answer:
             return bool(answer.status == 200)
 
     def client(self, service: str, **config: Any) -> Any:
@@ -79,10 +87,18 @@ class Ministack:
             pass
 
 
+def _guarding(directory: Path, environment: dict[str, str]) -> dict[str, str]:
+    """Return the settings of a guarded emulator: who has these credentials may do everything, others must be let."""
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    copy = shutil.copy(CERTIFICATE, directory / "tls.pem")  # it writes beside what it is given
+    tls = {"USE_SSL": "1", "MINISTACK_SSL_CERT": str(copy), "MINISTACK_SSL_KEY": str(copy)}
+    return {"AUTH": "true", **tls, **{name: environment[name] for name in names}}
+
+
 @contextmanager
-def running_ministack(directory: Path) -> Iterator[Ministack]:
+def running_ministack(directory: Path, *, guarded: bool = False) -> Iterator[Ministack]:
     """Run the emulator, with everything it writes below this directory, and let boto3 know only its credentials."""
-    server = _started(directory)
+    server = _started(directory, guarded=guarded)
     # Without whatever could send boto3 to somebody's real account.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     try:
@@ -92,14 +108,14 @@ def running_ministack(directory: Path) -> Iterator[Ministack]:
         server.process.stop()
 
 
-def _started(directory: Path) -> Ministack:
+def _started(directory: Path, *, guarded: bool) -> Ministack:
     if not PYTHON.exists():
         raise RuntimeError(f"{PYTHON} is missing: the AWS emulator has an environment of its own; run `make test`")
     for _ in range(STARTS - 1):
-        server = Ministack(directory)
+        server = Ministack(directory, guarded=guarded)
         with suppress(RuntimeError):  # somebody took the port in the moment since it was seen free
             server.process.start()
             return server
-    server = Ministack(directory)
+    server = Ministack(directory, guarded=guarded)
     server.process.start()
     return server

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from oncebridge.cli import dead, demo, doctor, explain, find, migrate, process, purge, simulate
+from oncebridge.cli import consume, dead, demo, doctor, explain, find, migrate, process, purge, simulate
 from oncebridge.cli.output import say, say_error
 from oncebridge.cli.wiring import EXIT_AGAIN
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
@@ -31,6 +31,7 @@ app = typer.Typer(
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "demo": demo.demo,
     "process": process.process,
+    "consume": consume.consume,
     "explain": explain.explain,
     "find": find.find,
     "doctor": doctor.doctor,

@@ -125,7 +125,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 
 Numbered = tuple[int, "Delivery"]
-_END: Final = b""  # no delivery is empty
+_END: Final = b"the end"  # known as this very object: a delivery may be empty, or say the same
 
 
 class _Waiting(msgspec.Struct, frozen=True):

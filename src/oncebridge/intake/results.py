@@ -47,6 +47,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             verdict=self.verdict,
             outcome=self.outcome,
             reason=self.reason,
+            column=self.column,
         )
 
     @property

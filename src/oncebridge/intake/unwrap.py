@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,52 +17,74 @@ from oncebridge.errors import Unreadable
 from oncebridge.strict_json import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WRAPPER_BYTES_MAX: Final = 16 * 1_048_576  # a whole batch for Lambda, escaped twice
 NESTING_MAX: Final = 8  # a wrapper in a wrapper in a wrapper is real; more is an attack
 
 #: Without one of these, a text is no wrapper, and need not be parsed to know that.
-_MARKS: Final = (b'"Records"', b'"records"', b'"requestPayload"', b'"requestContext"', b'"SystemMetadata"',
-                 b'"Message"', b'"kinesis"', b'"messageId"', b'"Sns"')  # fmt: skip
+_MARKS: Final = (
+    b'"Records"', b'"records"', b'"rawData"', b'"requestPayload"', b'"requestContext"', b'"httpMethod"', b'"messageId"',
+    b'"aws:sqs"', b'"Message"', b'"Sns"', b'"kinesis"', b'"sequenceNumber"', b'"SystemMetadata"',
+)  # fmt: skip
 
 
 def unwrap(data: bytes) -> list[bytes]:
     """Return the deliveries that a text holds; the text itself where it is no wrapper."""
-    if not data.lstrip().startswith(b"[") and not any(mark in data for mark in _MARKS):
-        return [data]
     return list(_from_text(data, NESTING_MAX))
 
 
-def _from_text(data: bytes, nesting: int) -> Iterator[bytes]:
-    try:
-        # With numbers as written: what is inside must keep its identity.
-        _, tree = read_json(data, bytes_max=WRAPPER_BYTES_MAX)
-    except Unreadable:
-        yield data
-        return
-    inner = _inner(tree) if nesting else None
+def unwrap_parsed(tree: Any) -> list[Any]:
+    """Return the deliveries in JSON that somebody has parsed already; texts in it come out byte for byte."""
+    return list(_from_part(tree, NESTING_MAX, _as_it_is))
+
+
+def is_event(tree: dict[str, Any]) -> bool:
+    """Tell whether an object is an event for sure, whatever else it may look like."""
+    return "detail" in tree or "eventBody" in tree
+
+
+def _from_text(data: bytes, nesting: int) -> Iterator[Any]:
+    inner = None
+    if nesting and (data.lstrip().startswith(b"[") or any(mark in data for mark in _MARKS)):
+        with suppress(Unreadable):
+            # With numbers as written: what is inside must keep its identity.
+            _, tree = read_json(data, bytes_max=WRAPPER_BYTES_MAX)
+            inner = _inner(tree)
     if inner is None:
         yield data
         return
     for part in inner:
-        yield from _from_part(part, nesting - 1)
+        yield from _from_part(part, nesting - 1, msgspec.json.encode)
 
 
-def _from_part(part: Any, nesting: int) -> Iterator[bytes]:
+def _from_part(part: Any, nesting: int, write: Callable[[Any], Any]) -> Iterator[Any]:
+    if isinstance(part, str):
+        try:
+            part = part.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair: to be refused with a reason later
+            yield part
+            return
     if isinstance(part, bytes):
         yield from _from_text(part, nesting)
-    elif isinstance(part, str):
-        yield from _from_text(part.encode(), nesting)
-    else:
-        yield from _from_text(msgspec.json.encode(part), nesting)
+        return
+    inner = _inner(part) if nesting else None
+    if inner is None:
+        yield write(part)
+        return
+    for inner_part in inner:
+        yield from _from_part(inner_part, nesting - 1, write)
+
+
+def _as_it_is(tree: Any) -> Any:
+    return tree
 
 
 def _inner(tree: Any) -> list[Any] | None:
     """Return what a wrapper holds; None where it is none, or where it holds nothing."""
     if isinstance(tree, list):
         return tree or None  # Pipes, and buses that deliver in batches
-    if not isinstance(tree, dict) or "detail" in tree or "eventBody" in tree:
+    if not isinstance(tree, dict) or is_event(tree):
         return None
     return next((held for held in (shape(tree) for shape in SHAPES) if held), None)
 
@@ -73,9 +96,26 @@ def _lambda_records(tree: dict[str, Any]) -> list[Any] | None:
 
 def _firehose_records(tree: dict[str, Any]) -> list[Any] | None:
     records = tree.get("records")
-    if isinstance(records, list) and all(isinstance(record, dict) and "data" in record for record in records):
-        return [_decoded(record["data"]) for record in records]
+    if not isinstance(records, list):
+        return None
+    if is_firehose(tree) or all(isinstance(record, dict) and "data" in record for record in records):
+        return [firehose_data(record) for record in records]
     return None
+
+
+def is_firehose(tree: dict[str, Any]) -> bool:
+    """Tell whether Firehose says that this comes from it."""
+    return "deliveryStreamArn" in tree or "invocationId" in tree
+
+
+def firehose_data(record: Any) -> Any:
+    """Return what a record of Firehose holds; the record itself where that is nothing."""
+    return _decoded(record["data"]) if isinstance(record, dict) and "data" in record else record
+
+
+def _firehose_failure(tree: dict[str, Any]) -> list[Any] | None:
+    """Know what Firehose leaves in a bucket of records that were not processed."""
+    return [_decoded(tree["rawData"])] if "rawData" in tree and "errorCode" in tree else None
 
 
 def _failure_destination(tree: dict[str, Any]) -> list[Any] | None:
@@ -85,6 +125,12 @@ def _failure_destination(tree: dict[str, Any]) -> list[Any] | None:
 def _kinesis_record(tree: dict[str, Any]) -> list[Any] | None:
     record = tree.get("kinesis")
     return [_decoded(record["data"])] if isinstance(record, dict) and "data" in record else None
+
+
+def _flat_kinesis_record(tree: dict[str, Any]) -> list[Any] | None:
+    """Know a record of Kinesis as Pipes hand it on."""
+    texts = (tree.get(name) for name in ("data", "sequenceNumber", "partitionKey"))
+    return [_decoded(tree["data"])] if all(isinstance(text, str) for text in texts) else None
 
 
 def _sns_record(tree: dict[str, Any]) -> list[Any] | None:
@@ -101,17 +147,23 @@ def _custom_bus(tree: dict[str, Any]) -> list[Any] | None:
 
 
 def _message_or_request(tree: dict[str, Any]) -> list[Any] | None:
-    if tree.get("body") is None or not {"messageId", "requestContext", "httpMethod"}.intersection(tree):
-        return None
-    return [_decoded(tree["body"]) if tree.get("isBase64Encoded") is True else tree["body"]]
+    known = tree.get("eventSource") == "aws:sqs" or {"messageId", "requestContext", "httpMethod"}.intersection(tree)
+    return [body_of(tree)] if known and isinstance(tree.get("body"), str) else None
+
+
+def body_of(tree: dict[str, Any]) -> Any:
+    """Return the body of a message or request."""
+    return _decoded(tree.get("body")) if tree.get("isBase64Encoded") is True else tree.get("body")
 
 
 #: Every shape of a wrapper: each tells whether a tree is its own, and what it holds.
 SHAPES: Final = (
     _lambda_records,
     _firehose_records,
+    _firehose_failure,
     _failure_destination,
     _kinesis_record,
+    _flat_kinesis_record,
     _sns_record,
     _sns_notification,
     _custom_bus,

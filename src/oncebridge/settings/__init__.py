@@ -21,7 +21,7 @@ import msgspec
 from oncebridge.errors import ConfigurationError
 from oncebridge.event import Reshape
 from oncebridge.retry import RetryPolicy
-from oncebridge.settings.checks import FLAG, TEXT, TEXTS, check, check_one, check_table, number, whole
+from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_one, check_table, number, whole
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.profiles import read_profile
 from oncebridge.settings.secrets import REFERENCES, Secret, read_key_secret, with_secret_file
@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_bus: str | None = None
     #: Whoever brings events over HTTP has to know one of these, if there are any.
     api_keys: tuple[Secret, ...] = ()
+    #: Under which CloudWatch keeps the metrics of a Lambda function.
+    metrics_namespace: str = "Oncebridge"
     retry: RetryPolicy = RetryPolicy()
     profiles: tuple[Profile, ...] = ()
     sinks: tuple[SinkSettings, ...] = ()
@@ -104,6 +106,16 @@ def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
     return with_secret_file(values)
 
 
+_NAMESPACE: Final = re.compile(r"(?!AWS/)[A-Za-z0-9._/#:-]{1,255}")
+
+
+def _read_namespace(value: Any) -> str:
+    """Read what CloudWatch takes; it drops metrics under any other name, and says nothing."""
+    if not isinstance(value, str) or not _NAMESPACE.fullmatch(value):
+        raise ValueError
+    return value
+
+
 TOP: Final = {
     "ledger": TEXT,
     "secret_file": TEXT,
@@ -121,6 +133,7 @@ TOP: Final = {
     "dead_letter_queue": TEXT,
     "dead_letter_bus": TEXT,
     "api_keys": REFERENCES,
+    "metrics_namespace": Check("a CloudWatch namespace such as Shop/Events, that begins with no AWS/", _read_namespace),
 }
 RETRY: Final = {
     "attempts": whole(1, 1000),

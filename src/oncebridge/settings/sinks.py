@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from typing import Any, Final
 
 import msgspec
 
 from oncebridge.errors import ConfigurationError
-from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_table, number, read_text
+from oncebridge.handlers import overlap
+from oncebridge.settings.checks import FLAG, Check, check_one, check_table, number, read_text, read_texts
 from oncebridge.settings.expressions import Search, compiled
 from oncebridge.settings.secrets import REFERENCE, Secret, is_reference, read_reference
 
 #: What a receiver that was written for the tutorial's service expects; with Genesys' own shape it works too.
 TUTORIAL_BODY: Final = (
-    '{eventType: detail.eventType || "detail-type", body: detail.body || detail.eventBody || `{}`, '
-    "timestamp: detail.timestamp}"
+    '{eventType: detail.eventType || "detail-type" || detail.topicName, '
+    "body: detail.body || detail.eventBody || `{}`, timestamp: detail.timestamp}"
 )
 
 
@@ -36,18 +38,86 @@ class SinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the URL may lead to an address that is not public. Link-local ones are refused all the same.
     private_addresses: bool = False
 
+    def __repr__(self) -> str:
+        """Show neither the URL, whose path may hold a token, nor headers."""
+        return f"<SinkSettings {self.name or 'downstream_url'} for {', '.join(self.topics)}>"
+
 
 def read_sink(name: str, given: Any, file: str) -> SinkSettings:
     """Check one table."""
     where = f"{file}: [sinks.{name}]"
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{where}: a name has up to 40 letters, digits, . _ and -")
-    values = check(SINK, check_table(given, file, f"sinks.{name}"), where)
+    values = {
+        setting: _read_setting(setting, value, f"{where} {setting}")
+        for setting, value in check_table(given, file, f"sinks.{name}").items()
+    }
     if "url" not in values:
         raise ConfigurationError(
             f"{where} url: is missing; say where the events go, such as https://crm.example/events"
         )
-    return SinkSettings(name=name, **values)
+    if "api_key_header" in values and "api_key" not in values:
+        raise ConfigurationError(f"{where} api_key_header: is for api_key, which is missing; add it, or drop this")
+    sink = SinkSettings(name=name, **values)
+    _refuse_twins(sink, where)
+    return sink
+
+
+def _read_setting(setting: str, value: Any, where: str) -> Any:
+    """Check one setting. Of those that may hold a secret by mistake the value is not shown."""
+    if setting == "url":
+        if not isinstance(value, str) or not value:
+            raise ConfigurationError(f"{where}: expected a text such as https://crm.example/events")
+        return value
+    if setting in ("bearer", "api_key"):
+        return _read_secret(value, where)
+    if setting == "headers":
+        return _read_headers(value, where)
+    return check_one(SINK, setting, value, where, ("url", "bearer", "api_key", "headers"))
+
+
+def _read_secret(value: Any, where: str) -> Secret:
+    try:
+        return read_reference(value)
+    except ValueError:
+        raise ConfigurationError(f"{where}: expected {REFERENCE.expected}") from None
+    except ConfigurationError as error:
+        raise type(error)(f"{where}: {error}") from None
+
+
+def _read_headers(value: Any, where: str) -> tuple[tuple[str, str | Secret], ...]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f'{where}: expected a table, such as {{ "X-Team" = "desk" }}')
+    for name in value:
+        check_one({name: HEADER_NAME}, name, name, where)
+    return tuple((name, _read_header_value(text, f"{where} {name}")) for name, text in value.items())
+
+
+def _read_header_value(value: Any, where: str) -> str | Secret:
+    if is_reference(value):
+        return _read_secret(value, where)
+    if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+        raise ConfigurationError(
+            f"{where}: expected one line of printable ASCII, or {REFERENCE.expected} for a value that is secret"
+        )
+    return value
+
+
+def _refuse_twins(sink: SinkSettings, where: str) -> None:
+    """Refuse what would send an event twice, or a header twice."""
+    for one, other in combinations(sink.topics, 2):
+        if overlap(one, other):
+            raise ConfigurationError(
+                f"{where} topics: {one!r} and {other!r} may both take the same event; keep the wider one"
+            )
+    names = [name for name, _ in sink.headers]
+    names += ["Authorization"] if sink.bearer is not None else []
+    names += [sink.api_key_header] if sink.api_key is not None else []
+    for one, other in combinations(names, 2):
+        if one.lower() == other.lower():
+            raise ConfigurationError(
+                f"{where}: the header {other} is set twice, by headers, bearer or api_key; keep one"
+            )
 
 
 def downstream_sink(url: str) -> SinkSettings:
@@ -60,7 +130,20 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 #: Set by the sink itself, or by HTTP.
 _OWN_HEADERS: Final = frozenset(
-    {"content-length", "content-type", "host", "connection", "transfer-encoding", "idempotency-key"}
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "idempotency-key",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+    }
 )
 
 
@@ -71,34 +154,23 @@ def _read_header_name(value: Any) -> str:
     return name
 
 
-def _read_headers(value: Any) -> tuple[tuple[str, str | Secret], ...]:
-    if not isinstance(value, dict):
-        raise ValueError  # noqa: TRY004 - the caller says what was expected
-    return tuple((_read_header_name(name), _read_header_value(text)) for name, text in value.items())
-
-
-def _read_header_value(value: Any) -> str | Secret:
-    if is_reference(value):
-        return read_reference(value)
-    if not _HEADER_VALUE.fullmatch(read_text(value)):
+def _read_topics(value: Any) -> tuple[str, ...]:
+    topics = read_texts(value)
+    if not topics:
         raise ValueError
-    return str(value)
+    return topics
 
 
+HEADER_NAME: Final = Check(
+    "the name of a header, and none of those that are set anyway (Content-Type, Idempotency-Key, Oncebridge-...)",
+    _read_header_name,
+)
 SINK: Final = {
-    "url": TEXT,
-    "topics": TEXTS,
+    "topics": Check('a list of topics, such as ["v2.users.{id}.presence"]', _read_topics),
     "body": Check(
         "a JMESPath expression over the envelope, such as detail.eventBody", lambda v: compiled(read_text(v))
     ),
-    "headers": Check(
-        "a table of header names and values in ASCII, or env:NAME and the like for values that are secret; none of "
-        "those that are set anyway (Content-Type, Idempotency-Key, Oncebridge-...)",
-        _read_headers,
-    ),
-    "bearer": REFERENCE,
-    "api_key": REFERENCE,
-    "api_key_header": Check("the name of a header", _read_header_name),
+    "api_key_header": HEADER_NAME,
     "timeout_seconds": number(0.1, 900),
     "private_addresses": FLAG,
 }

@@ -1,24 +1,168 @@
-"""Sends events to a URL."""
+"""Sends events to a URL: one POST each, under a key that is the same however often it is tried.
+
+Over HTTP nobody can promise more than that: where an answer was lost the event is sent again, and a receiver that
+remembers `Idempotency-Key` lets it take effect once.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oncebridge.breaker import Breaker, Open
+from oncebridge.errors import MissingExtra, PermanentError, RetryLater, SaysWhy
+from oncebridge.settings.secrets import Secret
+from oncebridge.sinks.addresses import read_place
+
+try:
+    from oncebridge.sinks.connections import Answer, Exchanges, ReceiverUnwell
+except ModuleNotFoundError as error:
+    if error.name != "urllib3":
+        raise
+    raise MissingExtra("sinks need urllib3; install it with: pip install 'oncebridge[http]'") from None
 
 if TYPE_CHECKING:
     from oncebridge.clock import Clock
     from oncebridge.event import Event
     from oncebridge.settings.sinks import SinkSettings
 
+#: However long a receiver asks to be left alone: one wrong header must not keep events back for days.
+RETRY_AFTER_MAX: Final = 3600.0
+SUCCESSES: Final = range(200, 300)
+#: Beside all of 5xx: others of 3xx and 4xx say that the same request will never be accepted.
+PASSING: Final = frozenset({408, 409, 425, 429})
+REFUSALS: Final = range(300, 500)
+#: These are about the receiver or whoever stands in front of it, not about one event.
+UNWELL: Final = frozenset({429, 502, 503, 504})
+
+
+class ReceiverOverloaded(RetryLater, ReceiverUnwell):
+    """The receiver asks for a pause, or somebody in front of it cannot reach it."""
+
+
+class ReceiverDeferred(RetryLater, SaysWhy):
+    """The receiver did not take this event now, and may do so later."""
+
+
+class ReceiverRefused(PermanentError, SaysWhy):
+    """The receiver will never take this event as it is."""
+
+
+class NothingToSend(PermanentError, SaysWhy):
+    """What the settings want to send is not in this event."""
+
 
 class Webhook:
-    """Posts each event to one URL."""
+    """Posts each event to one URL. Has a breaker of its own: what one sink suffers keeps no other one back."""
 
     def __init__(self, settings: SinkSettings, clock: Clock) -> None:
-        """Take the settings."""
+        """Take the settings; nothing is connected before the first event."""
+        self._clock = clock
+        self._name = settings.name
+        self._search = settings.body
+        url = f"sink {settings.name}: url" if settings.name else "downstream_url"
+        self._place = read_place(settings.url, url, private=settings.private_addresses)
+        self._headers = _fixed_headers(settings)
+        self._exchanges = Exchanges(
+            self._place,
+            clock,
+            timeout_seconds=settings.timeout_seconds,
+            private_addresses=settings.private_addresses,
+        )
+        self._breaker = Breaker(clock)
+        self._not_before_us = 0
+
+    def __repr__(self) -> str:
+        """Show the host, not the path or anything else that may be secret."""
+        return f"<Webhook {self._name or 'downstream_url'} to {self._place}>"
 
     def __call__(self, event: Event) -> None:
-        """Post one event."""
-        raise NotImplementedError
+        """Post one event; return once the receiver has accepted it."""
+        body = self._body(event)
+        self._keep_pause()
+        with self._breaker.call(ReceiverUnwell):
+            self._judge(self._exchanges.post(body, self._headers_of(event)))
 
     def close(self) -> None:
-        """Close the pool."""
+        """Close the connections; the sink may be used again."""
+        self._exchanges.close()
+
+    def _body(self, event: Event) -> bytes:
+        if self._search is None:
+            return event.raw
+        tree = msgspec.json.decode(event.raw)
+        envelope = tree if "detail" in tree or "detail-type" in tree else {"detail": tree}
+        found = self._search(envelope)
+        if found is None:
+            raise NothingToSend("the expression in its sink's `body` finds nothing in this event")
+        return msgspec.json.encode(found)
+
+    def _headers_of(self, event: Event) -> dict[str, str]:
+        """Add to the fixed headers what is known of this event, all of it made by ourselves."""
+        return {
+            **self._headers,
+            # Two sinks at one host are two effects.
+            "Idempotency-Key": f"{event.key}.{self._name}" if self._name else event.key,
+            "Oncebridge-Fence": str(event.token),
+            "Oncebridge-Attempt": str(event.attempt),
+        }
+
+    def _keep_pause(self) -> None:
+        """Call nobody who has asked for a pause."""
+        left_us = self._not_before_us - self._clock.monotonic_us()
+        if left_us > 0:
+            raise Open(1, left_us, f"{self._place} asked for a pause")
+
+    def _judge(self, answer: Answer) -> None:
+        """Turn an answer into the end of an attempt."""
+        if answer.status in SUCCESSES:
+            return
+        words = f"{self._place} answered {answer.status}"
+        if answer.status in REFUSALS and answer.status not in PASSING:
+            raise ReceiverRefused(words)
+        seconds = seconds_to_wait(answer.retry_after, self._clock.now_us())
+        if answer.status not in UNWELL:
+            raise ReceiverDeferred(words, after_seconds=seconds)
+        self._not_before_us = max(self._not_before_us, self._clock.monotonic_us() + int(seconds * 1_000_000))
+        raise ReceiverOverloaded(words, after_seconds=seconds)
+
+
+def seconds_to_wait(retry_after: str | None, now_us: int) -> float:
+    """Read `Retry-After`: seconds or a date; what makes no sense, or is over already, is no wish."""
+    if retry_after is None or len(retry_after) > _RETRY_AFTER_LENGTH_MAX:
+        return 0.0
+    if _SECONDS.fullmatch(retry_after):
+        return min(float(retry_after), RETRY_AFTER_MAX)
+    try:
+        moment = parsedate_to_datetime(retry_after)
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        seconds = moment.timestamp() - now_us / 1_000_000
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0.0
+    return min(max(seconds, 0.0), RETRY_AFTER_MAX)
+
+
+_SECONDS: Final = re.compile(r"[0-9]+")
+_RETRY_AFTER_LENGTH_MAX: Final = 40  # a date has 29
+
+
+def _fixed_headers(settings: SinkSettings) -> dict[str, str]:
+    headers: dict[str, Any] = {"Content-Type": "application/json", "User-Agent": f"oncebridge/{_version()}"}
+    headers |= dict(settings.headers)
+    if settings.bearer is not None:
+        headers["Authorization"] = f"Bearer {settings.bearer.value}"
+    if settings.api_key is not None:
+        headers[settings.api_key_header] = settings.api_key
+    return {name: value.value if isinstance(value, Secret) else value for name, value in headers.items()}
+
+
+def _version() -> str:
+    try:
+        return version("oncebridge")
+    except PackageNotFoundError:  # sources that nobody installed
+        return "0"

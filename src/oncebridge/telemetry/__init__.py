@@ -69,6 +69,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: float | None = None
     #: How old the event was when it was asked for, by its own time and this machine's clock.
     age_ms: int | None = None
+    #: Of a delivery: the column of the books that it belongs to.
+    column: str = ""
 
 
 class Telemetry:
@@ -81,6 +83,10 @@ class Telemetry:
     def add(self, observer: Callable[[Move], None]) -> None:
         """Call one more with every move from now on."""
         self._observers = (*self._observers, observer)
+
+    def has(self, kind: type) -> bool:
+        """Tell whether an observer of this kind is there already."""
+        return any(isinstance(observer, kind) for observer in self._observers)
 
     @property
     def observed(self) -> bool:

@@ -1,0 +1,173 @@
+"""`oncebridge consume`: events from an SQS queue through the bridge."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from msgspec.structs import replace
+from rich.live import Live
+from rich.text import Text
+
+from oncebridge.bridge import Bridge
+from oncebridge.cli.output import narrator, say, write_books, write_json
+from oncebridge.cli.wiring import (
+    EXIT_AGAIN,
+    HandlerOption,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    connect,
+    opened,
+)
+from oncebridge.clock import SystemClock
+from oncebridge.errors import ConfigurationError, OncebridgeError
+from oncebridge.intake.sqs import QueueRun
+from oncebridge.intake.sqs_queue import Queue
+from oncebridge.settings import DEFAULT_LEDGER, load_settings
+from oncebridge.telemetry.prometheus import Prometheus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WORKERS: Final = 8  # where settings say nothing: most handlers wait for somebody else most of the time
+IN_FLIGHT: Final = 1000
+POLL_SECONDS: Final = 5  # an orderly stop waits for the poll that is under way
+
+
+def consume(
+    queue_url: Annotated[str, typer.Argument(help="The queue, such as https://sqs.eu-central-1.amazonaws.com/1/q.")],
+    *,
+    ledger: LedgerOption = None,
+    handler: HandlerOption = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help=f"Handlers at a time; {WORKERS} unless set.", min=1, max=256)
+    ] = None,
+    lease: Annotated[float | None, typer.Option(help="Seconds before others may take over a claim.")] = None,
+    in_flight: Annotated[
+        int, typer.Option(help="Messages held at a time, those included that wait for their next try.", min=1)
+    ] = IN_FLIGHT,
+    poll_seconds: Annotated[
+        int, typer.Option(help="How long SQS waits for a message before it answers.", min=1, max=20)
+    ] = POLL_SECONDS,
+    until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue has nothing more.")] = False,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Answer Prometheus on this port; 0 takes a free one.", min=0, max=65_535)
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="The address for that.", metavar="HOST")] = "127.0.0.1",
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
+    """Work an SQS queue off, until told to stop: what is settled is deleted, what fails is tried again here."""
+    # Each effect is settled before the next of its worker begins: a crash repeats one of each.
+    chosen = load_settings(settings, ledger=ledger, lease_seconds=lease, settle_within_seconds=0.0)
+    workers = concurrency or (chosen.concurrency if chosen.concurrency > 1 else WORKERS)
+    bridge = Bridge(chosen.ledger, settings=replace(chosen, concurrency=1))
+    if not connect(bridge, handler):
+        raise ConfigurationError(
+            "events would go nowhere, and be deleted from the queue; give --handler, or name a sink: [sinks.NAME] in "
+            "the settings, or DOWNSTREAM_URL"
+        )
+    queue = Queue.connected(queue_url, poll_seconds=poll_seconds, workers=workers)
+    if chosen.ledger == DEFAULT_LEDGER:
+        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
+    trouble: OncebridgeError | None = None
+    with ExitStack() as stack:
+        stack.callback(queue.close)
+        stack.enter_context(opened(bridge))
+        run = QueueRun(
+            bridge.open(),
+            queue,
+            bridge.settings,
+            workers=workers,
+            limit=in_flight,
+            until_empty=until_empty,
+            receive=bridge.books.receive,
+            account=bridge.account,
+            say=say,
+        )
+        if metrics_port is not None:
+            stack.callback(_serve_metrics(bridge, run, metrics_port, metrics_host))
+        say(f"consuming {queue_url}: {workers} at a time, up to {in_flight:,} in flight")
+        look = stack.enter_context(_shown(bridge, run))
+        try:
+            run.run(look)
+        except OncebridgeError as error:
+            trouble = error
+    if trouble is None or bridge.books.received:
+        _report(bridge, json=json)
+    if trouble is not None:
+        raise trouble
+    if until_empty and bridge.books.as_dict()["retrying"]:
+        raise typer.Exit(EXIT_AGAIN)
+
+
+def _serve_metrics(bridge: Bridge, run: QueueRun, port: int, host: str) -> Callable[[], None]:
+    metrics = Prometheus(bridge.known_topics)
+    metrics.gauge("in_flight", "Messages held, worked on or waiting for their next try.", lambda: len(run.in_flight))
+    bridge.telemetry.add(metrics)
+    served = metrics.serve(port, host)
+    say(f"metrics: http://{f'[{host}]' if ':' in host else host}:{served.port}/metrics")
+    return served.close
+
+
+def _report(bridge: Bridge, *, json: bool) -> None:
+    books = bridge.books.as_dict()
+    if json:
+        write_json(books)
+    else:
+        write_books(books)
+    if books["dead"] or books["conflict"]:
+        say("see what was kept: oncebridge dead list")
+    if books["retrying"]:
+        say(f"{books['retrying']:,} not settled; handed back to the queue, they come again")
+
+
+# --- what a person sees ------------------------------------------------------------------------------
+
+
+@contextmanager
+def _shown(bridge: Bridge, run: QueueRun) -> Iterator[Callable[[], None]]:
+    """Show a line that is kept up to date in a terminal; nothing where nobody looks."""
+    if not narrator.is_terminal:
+        yield lambda: None
+        return
+    pace = Pace()
+    with Live(console=narrator, refresh_per_second=5, transient=True) as live:
+        yield lambda: live.update(Text(line(bridge.books.as_dict(), len(run.in_flight), pace), no_wrap=True))
+
+
+class Pace:
+    """How many deliveries come per second, over the last few."""
+
+    WINDOW_US: Final = 5_000_000
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self._clock = SystemClock()
+        self._seen: list[tuple[int, int]] = [(self._clock.monotonic_us(), 0)]
+
+    def per_second(self, received: int) -> float:
+        """Note how many there are now, and return the pace."""
+        now_us = self._clock.monotonic_us()
+        self._seen.append((now_us, received))
+        while self._seen[1][0] < now_us - self.WINDOW_US:
+            self._seen.pop(0)
+        since_us, before = self._seen[0]
+        return (received - before) * 1_000_000 / max(1, now_us - since_us)
+
+
+def line(books: dict[str, int | bool], in_flight: int, pace: Pace) -> str:
+    """Write the books in one line: what has happened, at what pace, and what has not."""
+    received = int(books["received"])
+    parts = {
+        "processed": books["processed"],
+        "duplicates": books["redelivery"] + books["republish"],
+        "echo": books["echo"],
+        "stale": books["stale"],
+        "dead": books["dead"] + books["conflict"],
+        "in flight": in_flight,
+    }
+    figures = [f"received {received:,} ({pace.per_second(received):,.0f}/s)"]
+    return "  ".join(figures + [f"{name} {number:,}" for name, number in parts.items() if number])

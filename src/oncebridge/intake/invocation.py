@@ -1,0 +1,151 @@
+"""What AWS Lambda hands over: which shape it is, and which deliveries each record of it holds. Pure.
+
+How failures are told is decided by what AWS writes around records, never by what somebody wrote into one, and
+records are named only where every one of a batch can be. Wherever that is not sure, the whole of it fails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from oncebridge.intake.unwrap import firehose_data, is_event, is_firehose, unwrap_parsed
+
+
+class Told(Enum):
+    """How whoever delivers is told which records have to come again."""
+
+    BY_ERROR = "the invocation fails"
+    BY_NAME = "batchItemFailures"
+    BY_RECORD = "a result for each record"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One record, and the deliveries in it: acknowledged together or not at all."""
+
+    raws: list[Any]
+    #: By which it is named in the answer.
+    id: str = ""
+    #: Records of one group keep their order; None: in any order.
+    group: str | None = None
+    #: What Firehose wants to have back.
+    data: Any = None
+
+
+class Invocation(msgspec.Struct, frozen=True):
+    """Everything that one invocation brings."""
+
+    told: Told
+    records: list[Record]
+
+
+def recognise(event: Any) -> Invocation:
+    """Tell which shape an invocation has, and take it apart. Requests over HTTP are not among them."""
+    if isinstance(event, list):
+        return _batch(event)
+    if isinstance(event, dict) and not is_event(event):
+        if isinstance(event.get("Records"), list):
+            return _batch(event["Records"])
+        if is_firehose(event) and isinstance(event.get("records"), list):
+            return _transformation(event)
+    return _whole(event)
+
+
+def waves(records: list[Record]) -> list[list[Record]]:
+    """Sort records into batches that keep the order of each group: the first of every group, the second, and so on."""
+    places: Counter[str] = Counter()
+    found: list[list[Record]] = []
+    for record in records:
+        place = 0
+        if record.group is not None:
+            place = places[record.group]
+            places[record.group] += 1
+        if place == len(found):
+            found.append([])
+        found[place].append(record)
+    return found
+
+
+def _whole(event: Any) -> Invocation:
+    return Invocation(Told.BY_ERROR, [Record(raws=unwrap_parsed(event))])
+
+
+class _Label(NamedTuple):
+    id: str
+    group: str | None
+
+
+def _batch(records: list[Any]) -> Invocation:
+    for label_of in (_message_label, _stream_label):
+        labels = [label_of(record) for record in records if isinstance(record, dict)]
+        named = [label for label in labels if label is not None and label.id]
+        if len(named) == len(records):
+            return Invocation(
+                Told.BY_NAME,
+                [
+                    Record(raws=unwrap_parsed(record), id=label.id, group=label.group)
+                    for record, label in zip(records, named, strict=True)
+                ],
+            )
+    return _whole(records)
+
+
+def _message_label(record: dict[str, Any]) -> _Label | None:
+    """Label a message of SQS, whether a queue's own trigger brings it or a pipe."""
+    if not _comes_from(record, "aws:sqs", without=("body",)):
+        return None
+    queue, attributes = record.get("eventSourceARN"), record.get("attributes")
+    # Fair queues have groups too, but no order.
+    if not isinstance(queue, str) or not queue.endswith(".fifo"):
+        return _Label(_text(record.get("messageId")), None)
+    group = attributes.get("MessageGroupId") if isinstance(attributes, dict) else None
+    return _Label(_text(record.get("messageId")), _text(group))
+
+
+def _stream_label(record: dict[str, Any]) -> _Label | None:
+    """Label a record of Kinesis: a stream's own trigger knows it by its sequence number, a pipe by its event id."""
+    inner = record.get("kinesis")
+    if isinstance(inner, dict) and _comes_from(record, "aws:kinesis"):
+        return _Label(_text(inner.get("sequenceNumber")), _text(inner.get("partitionKey")))
+    if _comes_from(record, "aws:kinesis", without=("data", "sequenceNumber", "partitionKey")):
+        return _Label(_text(record.get("eventID")), _text(record.get("partitionKey")))
+    return None
+
+
+def _comes_from(record: dict[str, Any], origin: str, *, without: tuple[str, ...] = ()) -> bool:
+    """Tell whether a record says where it comes from, or has the fields of such a one where it does not say."""
+    said = record.get("eventSource")
+    return said == origin if said is not None else all(name in record for name in without)
+
+
+def _transformation(event: dict[str, Any]) -> Invocation:
+    """Take apart what Firehose wants to have transformed."""
+    records = [record for record in event["records"] if isinstance(record, dict) and _text(record.get("recordId"))]
+    if len(records) < len(event["records"]):
+        return _whole(event)
+    return Invocation(
+        Told.BY_RECORD,
+        [
+            Record(raws=unwrap_parsed(firehose_data(record)), id=record["recordId"], data=record.get("data"))
+            for record in records
+        ],
+    )
+
+
+def _text(value: object) -> str:
+    """Take a text; everything else is as if it were not there."""
+    return value if isinstance(value, str) else ""
+
+
+#: How many attempts an event gets before it is kept as a dead letter, where whoever delivers gives up before we would.
+ATTEMPTS: Final = {
+    # Lambda's own queue repeats a failed invocation twice, and forgets the event then.
+    Told.BY_ERROR: 3,
+    # Queues and streams go on for long, or have somewhere to put what they give up.
+    Told.BY_NAME: None,
+    # Firehose never repeats a record that failed.
+    Told.BY_RECORD: 1,
+}

@@ -1,0 +1,271 @@
+"""What moves add up to in this process: one aggregate for every way out, so that no two of them disagree.
+
+Topics come from outside, and so does whatever somebody puts into one; as labels they are few, and plain.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from bisect import bisect_left
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from oncebridge.claim import Outcome, Verdict
+from oncebridge.topics import BUILT_IN, topic_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from oncebridge.telemetry import Move
+
+OTHER: Final = "other"
+TOPICS_MAX: Final = 100
+TOPIC_LENGTH_MAX: Final = 100
+TOPIC_DIGITS_MAX: Final = 4  # ids and phone numbers have more, topics hardly ever
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9 .:_{}/-]*")
+
+
+class Topics:
+    """Says under which label a topic is counted.
+
+    Those that we know ourselves are labels; so are others that look like a topic, but only the first of them. A topic
+    that may not be a label is counted under its family's, or under `other`.
+    """
+
+    def __init__(self, known: Iterable[str] = (), *, others: int = TOPICS_MAX) -> None:
+        """Take topics that are known beside the built-in ones, and how many others may become labels."""
+        self._known = frozenset(topic for topic in known if _is_plain(topic))
+        self._others = others
+        self._admitted: set[str] = set()
+        self._lock = threading.Lock()
+        self._cached = lru_cache(maxsize=4096)(self._find)
+
+    def label(self, topic: str) -> str:
+        """Return the label of a topic."""
+        return self._cached(topic) if len(topic) <= TOPIC_LENGTH_MAX else OTHER
+
+    def _find(self, topic: str) -> str:
+        family = next((row.topic for row in BUILT_IN if topic_pattern(row.topic).fullmatch(topic)), None)
+        exact = topic if family is None else _without_ids(topic, family)
+        for name in (topic, exact):
+            if name in self._known:
+                return name
+        if exact == family or (_is_plain(exact) and self._admits(exact)):
+            return exact
+        return family or OTHER
+
+    def _admits(self, topic: str) -> bool:
+        with self._lock:
+            if len(self._admitted) < self._others:
+                self._admitted.add(topic)
+            return topic in self._admitted
+
+
+def _is_plain(topic: str) -> bool:
+    """Tell whether a text looks like a topic, and like no number, id or address of anybody."""
+    few_digits = sum(map(str.isdigit, topic)) <= TOPIC_DIGITS_MAX
+    return few_digits and len(topic) <= TOPIC_LENGTH_MAX and _PLAIN.fullmatch(topic) is not None
+
+
+def _without_ids(topic: str, family: str) -> str:
+    """Write a topic as its family does; where that leaves the rest open, with the topic's own rest."""
+    start = family.removesuffix("*")
+    return family if start == family else start + topic.split(".", start.count("."))[-1]
+
+
+# --- what is counted and measured: one row each ------------------------------------------------------------------
+
+Labels: TypeAlias = tuple[str, ...]
+
+
+class Count(NamedTuple):
+    """Something that is counted: moves of one kind, told apart by labels."""
+
+    name: str
+    explained: str
+    labels: Labels
+    #: The values of the labels, for a move and the label of its topic.
+    read: Callable[[Move, str], Labels]
+
+
+class Measure(NamedTuple):
+    """Something that is measured: a value that some moves have."""
+
+    name: str
+    explained: str
+    unit: str
+    bounds: tuple[float, ...]
+    #: The moves that may have it.
+    moves: tuple[str, ...]
+    read: Callable[[Move], float | None]
+    #: None, or the handler.
+    labels: Labels = ()
+
+    def labels_of(self, move: Move) -> Labels:
+        """Return the values of the labels."""
+        return (move.handler,) if self.labels else ()
+
+
+_FRESH: Final = Verdict.FRESH
+_RELEASE: Final = Outcome.RELEASE
+_ENDS: Final = (Outcome.DONE, Outcome.DEAD)
+
+
+def _handler_seconds(move: Move) -> float | None:
+    """Read how long a handler had an event; a claim that was given back untried, or buried, was no handler's."""
+    if move.duration_ms is None or move.verdict != _FRESH or move.outcome == _RELEASE:
+        return None
+    return move.duration_ms / 1000
+
+
+def _age_seconds(move: Move) -> float | None:
+    """Read how old an event was when it was granted; clocks differ, but nothing is younger than new."""
+    return None if move.age_ms is None or move.verdict != _FRESH else max(0, move.age_ms) / 1000
+
+
+def _attempts(move: Move) -> int | None:
+    """Read at which attempt an event came to its end."""
+    return move.attempt if move.outcome in _ENDS and move.verdict == _FRESH else None
+
+
+#: By the move that is counted.
+COUNTS: Final = {
+    "delivered": Count(
+        "deliveries", "Deliveries, each in one column of the books.", ("verdict", "outcome", "column", "topic"),
+        lambda move, topic: (str(move.verdict), str(move.outcome or ""), move.column, topic),
+    ),
+    "settled": Count(
+        "settled", "Claims that were settled, one for each handler of an event.",
+        ("verdict", "outcome", "topic", "handler"),
+        lambda move, topic: (str(move.verdict), str(move.outcome), topic, move.handler),
+    ),
+    "lost": Count(
+        "lost_claims", "Claims that were taken over while a handler ran.", ("topic", "handler"),
+        lambda move, topic: (topic, move.handler),
+    ),
+}  # fmt: skip
+
+MEASURES: Final = (
+    Measure(
+        "handler_seconds", "How long handlers took.", "s",
+        (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900),
+        ("settled", "lost"), _handler_seconds, labels=("handler",),
+    ),
+    # From what is usual to what Genesys and EventBridge still deliver after days of trying.
+    Measure(
+        "event_age_seconds", "How old events were when a handler was to get them.", "s",
+        (0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600, 14_400, 86_400, 345_600), ("claimed",), _age_seconds,
+    ),
+    Measure(
+        "attempts", "How many attempts events took to their end.", "{attempt}",
+        (1, 2, 3, 5, 10), ("settled",), _attempts,
+    ),
+)  # fmt: skip
+
+
+def measured(move: Move) -> Iterator[tuple[Measure, float]]:
+    """Yield what a move has to measure."""
+    for measure in _MEASURES_OF.get(move.move, ()):
+        value = measure.read(move)
+        if value is not None:
+            yield measure, value
+
+
+_MEASURES_OF: Final = {
+    move: tuple(measure for measure in MEASURES if move in measure.moves)
+    for move in {move for measure in MEASURES for move in measure.moves}
+}
+
+
+# --- what they add up to -----------------------------------------------------------------------------------------
+
+
+class Spread:
+    """How some values are spread: how many are at most each bound, and their sum; each value too, where wanted."""
+
+    def __init__(self, bounds: tuple[float, ...], *, each: bool) -> None:
+        """Start without values."""
+        self.bounds = bounds
+        #: For each bound, the values above the bound before; last, those above all.
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+        self.values: list[float] | None = [] if each else None
+
+    def add(self, value: float) -> None:
+        """Take one value in."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+        if self.values is not None:
+            self.values.append(value)
+
+    def copy(self) -> Spread:
+        """Return one that stays as it is."""
+        other = Spread(self.bounds, each=False)
+        other.counts, other.sum = self.counts.copy(), self.sum
+        other.values = None if self.values is None else self.values.copy()
+        return other
+
+
+class Totals:
+    """What was counted and measured since the beginning, or since it was last taken; by name, then by labels."""
+
+    def __init__(self, *, each: bool) -> None:
+        """Start at nought; `each` keeps every value of a spread."""
+        self.each = each
+        self.counts: dict[str, dict[Labels, int]] = {count.name: {} for count in COUNTS.values()}
+        self.spreads: dict[str, dict[Labels, Spread]] = {measure.name: {} for measure in MEASURES}
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything."""
+        return any(self.counts.values()) or any(self.spreads.values())
+
+    def add(self, move: Move, topic: str) -> None:
+        """Take one move in, under the label of its topic."""
+        count = COUNTS.get(move.move)
+        if count is not None:
+            counts, labels = self.counts[count.name], count.read(move, topic)
+            counts[labels] = counts.get(labels, 0) + 1
+        for measure, value in measured(move):
+            spreads, labels = self.spreads[measure.name], measure.labels_of(move)
+            if labels not in spreads:
+                spreads[labels] = Spread(measure.bounds, each=self.each)
+            spreads[labels].add(value)
+
+    def copy(self) -> Totals:
+        """Return some that stay as they are."""
+        other = Totals(each=self.each)
+        other.counts = {name: counts.copy() for name, counts in self.counts.items()}
+        other.spreads = {
+            name: {labels: spread.copy() for labels, spread in spreads.items()}
+            for name, spreads in self.spreads.items()
+        }
+        return other
+
+
+class Counts:
+    """Counts moves: an observer for `Telemetry`, safe in threads."""
+
+    def __init__(self, topics: Topics, *, each: bool = False) -> None:
+        """Take what says how topics are called here; `each` keeps every value of a spread."""
+        self._topics = topics
+        self._totals = Totals(each=each)
+        self._lock = threading.Lock()
+
+    def __call__(self, move: Move) -> None:
+        """Count one move."""
+        topic = self._topics.label(move.topic)
+        with self._lock:
+            self._totals.add(move, topic)
+
+    def read(self) -> Totals:
+        """Return what was counted so far."""
+        with self._lock:
+            return self._totals.copy()
+
+    def take(self) -> Totals:
+        """Return what was counted, and begin again."""
+        with self._lock:
+            taken, self._totals = self._totals, Totals(each=self._totals.each)
+            return taken

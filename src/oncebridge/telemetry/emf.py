@@ -1,0 +1,140 @@
+"""Metrics for CloudWatch out of Lambda: its embedded metric format, lines of JSON on standard output.
+
+CloudWatch bills each combination of dimensions by itself. So there are few of them, each with few values: a topic is
+one that the settings, the handlers or the built-in profiles name, whatever comes in.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from oncebridge.telemetry import logger
+from oncebridge.telemetry.counting import Counts, Topics, Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from oncebridge.clock import Clock
+    from oncebridge.telemetry import Move
+
+Dimensions: TypeAlias = tuple[tuple[str, ...], ...]
+
+#: The properties and the metrics of a document.
+Content: TypeAlias = tuple[dict[str, str], dict[str, Any]]
+
+VALUES_MAX: Final = 100  # of one metric in one document, by the format
+
+#: Written whenever anything is, noughts too: an alarm then has something to look at.
+_COLUMNS: Final = {"DeadLetters": "dead", "Conflicts": "conflict", "Retrying": "retrying"}
+_UNITS: Final = {"HandlerTime": "Milliseconds", "EventAge": "Seconds"}
+#: By which dimensions each metric is kept; all others by function alone.
+_DIMENSIONS: Final[dict[str, Dimensions]] = {
+    "Deliveries": (("Function",), ("Function", "Verdict"), ("Function", "Topic")),
+    "Settled": (("Function", "Outcome"),),
+}
+_BY_FUNCTION: Final[Dimensions] = (("Function",),)
+
+
+class EmbeddedMetrics:
+    """Counts the moves of one invocation, and writes them out when it is over."""
+
+    def __init__(self, *, namespace: str, function: str, clock: Clock, known: Iterable[str] = ()) -> None:
+        """Take where the metrics belong, and topics that are known beside the built-in ones."""
+        self._namespace = namespace
+        self._function = function
+        self._clock = clock
+        self._counts = Counts(Topics(known, others=0), each=True)
+        self._writing = threading.Lock()
+
+    def __call__(self, move: Move) -> None:
+        """Count one move."""
+        self._counts(move)
+
+    def flush(self) -> None:
+        """Write what was counted since the last time; nothing if there was nothing. Never fails an invocation."""
+        made = documents(
+            self._counts.take(),
+            namespace=self._namespace,
+            function=self._function,
+            timestamp_ms=self._clock.now_us() // 1000,
+        )
+        if not made:
+            return
+        text = "".join(f"{msgspec.json.encode(document).decode()}\n" for document in made)
+        try:
+            with self._writing:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        except (OSError, ValueError):
+            logger.exception("metrics could not be written to standard output; the events are not affected")
+
+
+def documents(totals: Totals, *, namespace: str, function: str, timestamp_ms: int) -> list[dict[str, Any]]:
+    """Write totals as documents: one of the whole, more of it for many values, and one per topic, verdict and outcome.
+
+    No number stands in two of them, so whoever adds up log lines gets what CloudWatch gets.
+    """
+    made: list[dict[str, Any]] = []
+    for properties, metrics in [*_whole(totals), *_groups(totals)]:
+        directives = [
+            {
+                "Namespace": namespace,
+                "Dimensions": dimensions,
+                "Metrics": [{"Name": name, "Unit": _UNITS.get(name, "Count")} for name in names],
+            }
+            for dimensions, names in _by_dimensions(metrics).items()
+        ]
+        about = {"Timestamp": timestamp_ms, "CloudWatchMetrics": directives}
+        made.append({"_aws": about, "Function": function, **properties, **metrics})
+    return made
+
+
+def _whole(totals: Totals) -> Iterator[Content]:
+    """Yield what is kept by function alone; nothing if nothing was counted."""
+    if not totals:
+        return
+    columns: Counter[str] = Counter()
+    for (_, _, column, _), number in totals.counts["deliveries"].items():
+        columns[column] += number
+    metrics: dict[str, Any] = {name: columns[column] for name, column in _COLUMNS.items()}
+    metrics["LostClaims"] = sum(totals.counts["lost_claims"].values())
+    handler_ms = [round(seconds * 1000, 3) for seconds in _values(totals, "handler_seconds")]
+    ages = [round(seconds, 3) for seconds in _values(totals, "event_age_seconds")]
+    for some_ms, some_ages in zip_longest(_pieces(handler_ms), _pieces(ages)):
+        lists = {"HandlerTime": some_ms, "EventAge": some_ages}
+        yield {}, {**metrics, **{name: values for name, values in lists.items() if values}}
+        metrics = {}
+    if metrics:
+        yield {}, metrics
+
+
+def _groups(totals: Totals) -> Iterator[Content]:
+    """Yield deliveries and settled claims, those of the same topic, verdict and outcome together."""
+    groups: dict[tuple[str, str, str], Counter[str]] = {}
+    for (verdict, outcome, _, topic), number in totals.counts["deliveries"].items():
+        groups.setdefault((topic, verdict, outcome), Counter())["Deliveries"] += number
+    for (verdict, outcome, topic, _), number in totals.counts["settled"].items():
+        groups.setdefault((topic, verdict, outcome), Counter())["Settled"] += number
+    for (topic, verdict, outcome), metrics in groups.items():
+        yield {"Topic": topic, "Verdict": verdict, **({"Outcome": outcome} if outcome else {})}, dict(metrics)
+
+
+def _values(totals: Totals, name: str) -> list[float]:
+    return [value for spread in totals.spreads[name].values() for value in spread.values or ()]
+
+
+def _pieces(values: list[float]) -> list[list[float]]:
+    return [values[start : start + VALUES_MAX] for start in range(0, len(values), VALUES_MAX)]
+
+
+def _by_dimensions(metrics: Iterable[str]) -> dict[Dimensions, list[str]]:
+    found: dict[Dimensions, list[str]] = {}
+    for name in metrics:
+        found.setdefault(_DIMENSIONS.get(name, _BY_FUNCTION), []).append(name)
+    return found

@@ -1,0 +1,206 @@
+"""The template, deployed: events flow from the bus to the receiver once, by no more rights than it gives.
+
+The emulator is one that holds everybody to their policies, over TLS alone. It has no partner buses, so the bus and
+the source of these events are the tests' own.
+"""
+
+import json
+from collections import Counter
+
+import pytest
+
+import payloads
+from oncebridge import Bridge
+from oncebridge.claim import Status
+from oncebridge.ledgers import ledger_from_url
+from oncebridge.ledgers.protocol import Query
+from servers.aws import running_ministack
+from servers.process import wait_until
+from servers.receiver import Reply, running_receiver
+from servers.stack import BUCKET, deployed, function_zip, read_template
+
+BUS = "contact/centre"
+
+pytestmark = pytest.mark.xdist_group("template")
+
+
+@pytest.fixture(scope="module")
+def amazon(tmp_path_factory):
+    """Return a guarded emulator with a bus, and the function's code in a bucket."""
+    directory = tmp_path_factory.mktemp("guarded")
+    with running_ministack(directory, guarded=True) as server:
+        server.client("events").create_event_bus(Name=BUS)
+        bucket = server.client("s3")
+        bucket.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": server.region})
+        bucket.put_object(Bucket=BUCKET, Key="function.zip", Body=function_zip(directory / "function.zip"))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def receiver():
+    """Return a receiver that accepts everything but what asks to be refused."""
+    with running_receiver(lambda request: Reply(400 if b"refuse me" in request.body else 200)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def deploy(amazon, receiver):
+    """Return what deploys the template, for a source of its own, with the receiver behind it."""
+
+    def make(name, template=None, **parameters):
+        given = {"EventBusName": BUS, "EventSourcePrefix": f"{name}/", "DownstreamUrl": receiver.url}
+        return deployed(amazon, name, template or read_template(), **given, **parameters)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def stack(deploy):
+    """Return the template as most will deploy it, and with a queue for dead letters."""
+    with deploy("usual", DeadLetterQueue="yes") as made:
+        yield made
+
+
+def put(amazon, stack, envelope, **changes):
+    """Put an event on the bus, from a stack's source; it gets an envelope id of its own."""
+    entry = {
+        "EventBusName": BUS,
+        "Source": f"{stack.name}/cloud",
+        "DetailType": envelope["detail-type"],
+        "Detail": json.dumps(envelope["detail"]),
+        **changes,
+    }
+    assert amazon.client("events").put_events(Entries=[entry])["FailedEntryCount"] == 0
+
+
+def metrics(stack):
+    """Add up the metrics that the function has written, by what CloudWatch would keep them by."""
+    sums = Counter()
+    for line in stack.log():
+        if not line.startswith('{"_aws"'):
+            continue
+        document = json.loads(line)
+        for directive in document["_aws"]["CloudWatchMetrics"]:
+            for dimensions in directive["Dimensions"]:
+                by = tuple(document[name] for name in dimensions)
+                for metric in directive["Metrics"]:
+                    value = document[metric["Name"]]
+                    sums[metric["Name"], *by] += value if isinstance(value, int) else len(value)
+    return sums
+
+
+class Ear:
+    """Listens to what a function tells from now on."""
+
+    def __init__(self, stack):
+        """Forget what it has told before."""
+        self._stack = stack
+        self._before = metrics(stack)
+
+    def hears(self, name, *by):
+        """Return how often a metric was counted."""
+        return (metrics(self._stack) - self._before)[name, self._stack.name, *by]
+
+    def wait_for(self, **verdicts):
+        """Wait until deliveries with these verdicts were told of, and see that there were no others."""
+        for verdict, number in verdicts.items():
+            wait_until(lambda v=verdict, n=number: self.hears("Deliveries", v) >= n, f"{number} {verdict}")
+        assert self.hears("Deliveries") == sum(verdicts.values())
+
+
+def requests(receiver, conversation):
+    """Return the bodies that the receiver got of a conversation."""
+    bodies = [json.loads(request.body)["body"] for request in receiver.requests]
+    return [body for body in bodies if body.get("conversationId") == conversation]
+
+
+def waiting(amazon, url):
+    """Count the messages in a queue, those too that somebody works on."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    found = amazon.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    return sum(int(found[name]) for name in names)
+
+
+def test_an_event_that_is_put_twice_takes_effect_once(amazon, receiver, stack):
+    """From bus to receiver every event flows once, even under two envelope ids; others do not come in at all."""
+    ear = Ear(stack)
+    event = payloads.envelope(payloads.ACW, {"conversationId": "twice"})
+    put(amazon, stack, event, Source="somebody.else/cloud")
+    put(amazon, stack, event, DetailType="of another kind")
+    put(amazon, stack, event)
+    ear.wait_for(fresh=1)
+    put(amazon, stack, event)
+    ear.wait_for(fresh=1, republish=1)
+    assert requests(receiver, "twice") == [event["detail"]["eventBody"]]
+    wait_until(lambda: waiting(amazon, stack.outputs["QueueUrl"]) == 0, "the queue to be empty")
+
+
+def test_states_come_by_the_rights_that_the_role_gives(amazon, stack):
+    """States need transactions and checks on the ledger, and the role allows all of these."""
+    ear = Ear(stack)
+    newest, older = payloads.TIME_MS, payloads.TIME_MS - 60_000
+    put(amazon, stack, payloads.presence("AVAILABLE", modified_ms=newest))
+    ear.wait_for(fresh=1)
+    put(amazon, stack, payloads.presence("MEAL", modified_ms=older))
+    ear.wait_for(fresh=1, stale=1)
+    put(amazon, stack, payloads.presence("BUSY", modified_ms=newest + 1000))
+    ear.wait_for(fresh=2, stale=1)
+
+
+def test_dead_letters_are_in_the_ledger_and_in_the_queue(amazon, stack):
+    """What the receiver refuses for good is counted where the alarm looks, and sent to the queue that was wanted."""
+    ear = Ear(stack)
+    event = payloads.envelope(payloads.ACW, {"conversationId": "refuse me", "notes": "n" * 50_000})
+    put(amazon, stack, event)
+    wait_until(lambda: ear.hears("DeadLetters") == 1, "the metric that the alarm looks at")
+    queue, url = amazon.client("sqs"), stack.outputs["DeadLetterQueueUrl"]
+    (message,) = queue.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    assert json.loads(message["Body"])["detail"] == event["detail"]
+    wait_until(lambda: waiting(amazon, stack.outputs["QueueUrl"]) == 0, "the delivery to be acknowledged")
+    assert waiting(amazon, stack.outputs["LeftoverQueueUrl"]) == 0
+    url = f"{stack.outputs['LedgerUrl']}&endpoint_url={amazon.url}"
+    with Bridge(url) as bridge:
+        (found,) = bridge.ledger.scan(Query(statuses=frozenset({Status.DEAD})))
+        letters = [entry.raw for entry in bridge.ledger.get(found.key) if entry.status is Status.DEAD]
+    assert [json.loads(raw)["detail"] for raw in letters] == [event["detail"]]
+
+
+def test_the_table_is_the_one_that_migrate_makes(amazon, stack):
+    """Whoever deploys the template needs no `oncebridge migrate`; the emulator leaves out time to live alone."""
+    ledger = ledger_from_url(f"dynamodb://migrated?region={amazon.region}&endpoint_url={amazon.url}")
+    ledger.migrate()
+    ledger.close()
+
+    def described(table):
+        found = amazon.client("dynamodb").describe_table(TableName=table)["Table"]
+        names = ("KeySchema", "AttributeDefinitions", "BillingModeSummary", "DeletionProtectionEnabled")
+        return {name: found[name] for name in names}
+
+    assert described(f"{stack.name}-ledger") == described("migrated")
+
+
+def test_the_ledger_may_be_redis(amazon, receiver, deploy, valkey):
+    """With Redis there is no table and no right to one; the URL comes from the secret."""
+    amazon.client("secretsmanager").create_secret(Name="ledger/url", SecretString=valkey.url)
+    event = payloads.envelope(payloads.ACW, {"conversationId": "on Redis"})
+    with deploy("on-redis", Ledger="Redis", RedisUrlSecret="ledger/url") as stack:
+        ear = Ear(stack)
+        put(amazon, stack, event)
+        ear.wait_for(fresh=1)
+        put(amazon, stack, event)
+        ear.wait_for(fresh=1, republish=1)
+        assert len(requests(receiver, "on Redis")) == 1
+    assert "on-redis-ledger" not in amazon.client("dynamodb").list_tables()["TableNames"]
+
+
+def test_the_emulator_holds_the_function_to_its_role(amazon, receiver, deploy):
+    """Without its line for the ledger the function gets nowhere: what these tests show hangs on the policies."""
+    template = read_template()
+    (policy,) = template["Resources"]["FunctionRole"]["Properties"]["Policies"]
+    lines = policy["PolicyDocument"]["Statement"]
+    (ledger,) = [line for line in lines if line.get("Fn::If", [""])[0] == "OnDynamoDB"]
+    lines.remove(ledger)
+    with deploy("without-right", template) as stack:
+        put(amazon, stack, payloads.envelope(payloads.ACW, {"conversationId": "without right"}))
+        wait_until(lambda: "allow it dynamodb:GetItem" in "".join(stack.log()), "the log to say what is missing")
+    assert not requests(receiver, "without right")

@@ -1,0 +1,504 @@
+"""The template that users deploy: who may do what, what is kept, and what is watched. Read, not deployed."""
+
+import importlib
+import json
+import re
+
+import pytest
+import yaml
+
+import payloads
+from oncebridge import Bridge, PermanentError, settings
+from oncebridge.claim import Outcome, Verdict
+from oncebridge.clock import SystemClock
+from oncebridge.diagnosis import installation
+from oncebridge.ledgers.dynamodb import ledger as dynamodb
+from oncebridge.ledgers.dynamodb import schema
+from oncebridge.ledgers.dynamodb.items import EXPIRES
+from oncebridge.ledgers.findings import Level
+from oncebridge.retry import RetryPolicy
+from oncebridge.sinks import letters
+from oncebridge.telemetry import Move
+from oncebridge.telemetry.emf import EmbeddedMetrics
+from servers.stack import ROOT, TEMPLATE, read_template
+
+TEXT = TEMPLATE.read_text(encoding="utf-8")
+READ = read_template()
+RESOURCES = READ["Resources"]
+README = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+DAY_SECONDS = 86_400
+
+
+def of_type(kind):
+    """Return the properties of every resource of a type, by name."""
+    return {name: one["Properties"] for name, one in RESOURCES.items() if one["Type"] == kind}
+
+
+QUEUES = of_type("AWS::SQS::Queue")
+ALARMS = of_type("AWS::CloudWatch::Alarm")
+TABLE = RESOURCES["Table"]["Properties"]
+FUNCTION = RESOURCES["Function"]["Properties"]
+VARIABLES = FUNCTION["Environment"]["Variables"]
+(MAPPING,) = FUNCTION["Events"].values()
+
+
+def arn(name):
+    """Return how the template writes the ARN of a resource."""
+    return {"Fn::GetAtt": [name, "Arn"]}
+
+
+def listed(value):
+    """Return a list, also of what stands alone."""
+    return value if isinstance(value, list) else [value]
+
+
+def unconditional(statement):
+    """Return a statement as it is when its condition holds."""
+    return statement["Fn::If"][1] if "Fn::If" in statement else statement
+
+
+def role_statements():
+    """Return the statements of the function's role, by id."""
+    (policy,) = RESOURCES["FunctionRole"]["Properties"]["Policies"]
+    return {one["Sid"]: one for one in map(unconditional, policy["PolicyDocument"]["Statement"])}
+
+
+def queue_statements(queue):
+    """Return the statements of a queue's policy, by id."""
+    (policy,) = [one for one in of_type("AWS::SQS::QueuePolicy").values() if one["Queues"] == [{"Ref": queue}]]
+    return {one["Sid"]: one for one in policy["PolicyDocument"]["Statement"]}
+
+
+def every_statement():
+    """Return every statement that somebody is allowed or denied something by."""
+    return [*role_statements().values(), *(one for queue in QUEUES for one in queue_statements(queue).values())]
+
+
+# --- who may do what ------------------------------------------------------------------------------------------------
+
+
+def test_every_statement_is_looked_at():
+    """No policy stands where these tests do not look, and no managed one is attached."""
+    assert TEXT.count("Statement:") == len(QUEUES) + 2  # the role's own, and who may take it on
+    assert TEXT.count("Effect:") == len(every_statement()) + 1
+    assert "ManagedPolicyArns" not in TEXT
+    assert not {"Policies", "RolePath", "PermissionsBoundary"} & set(FUNCTION)
+    assert FUNCTION["Role"] == arn("FunctionRole")
+
+
+def test_only_lambda_takes_the_role_on():
+    """Nobody but the Lambda service may act as the function."""
+    assert RESOURCES["FunctionRole"]["Properties"]["AssumeRolePolicyDocument"]["Statement"] == [
+        {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    ]
+
+
+#: Where a star may stand, and why.
+STARS = {
+    ("BeInTheVpc", "Resource"): "interfaces have no name before they are made, and describing cannot be narrowed",
+}
+
+
+@pytest.mark.parametrize("statement", every_statement(), ids=lambda one: one["Sid"])
+def test_nothing_is_allowed_by_a_star(statement):
+    """Every right names its actions and its one resource; denials may be as wide as they like."""
+    if statement["Effect"] == "Deny":
+        return
+    for field in ("Action", "Resource"):
+        if (statement["Sid"], field) not in STARS:
+            assert "*" not in json.dumps(statement[field])
+    assert statement.get("Principal") in (None, {"Service": "events.amazonaws.com"})
+
+
+#: Line by line: what the function may do, and on what.
+RIGHTS = {
+    "TakeFromTheQueue": ({"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}, arn("Queue")),
+    "KeepWhatFailed": ({"sqs:SendMessage"}, arn("LeftoverQueue")),
+    "WriteLogs": ({"logs:CreateLogStream", "logs:PutLogEvents"}, arn("LogGroup")),
+    "KeepTheLedger": (
+        {f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete", "ConditionCheck")},
+        arn("Table"),
+    ),
+    "SendDeadLettersToTheQueue": ({"sqs:SendMessage"}, arn("DeadLetters")),
+    "SendDeadLettersToTheBus": ({"events:PutEvents"}, {"Ref": "DeadLetterBusArn"}),
+    "ReadSecretsOfSinks": ({"secretsmanager:GetSecretValue"}, {"Ref": "SecretArns"}),
+    "BeInTheVpc": (
+        {
+            "ec2:CreateNetworkInterface",
+            "ec2:DeleteNetworkInterface",
+            "ec2:DescribeNetworkInterfaces",
+            "ec2:DescribeSubnets",
+            "ec2:AssignPrivateIpAddresses",
+            "ec2:UnassignPrivateIpAddresses",
+        },
+        "*",
+    ),
+}
+
+
+def test_the_function_may_do_these_things_and_no_others():
+    """The role allows exactly what is listed here, each on one resource."""
+    allowed = {sid: one for sid, one in role_statements().items() if one["Effect"] == "Allow"}
+    assert {sid: (set(listed(one["Action"])), one["Resource"]) for sid, one in allowed.items()} == RIGHTS
+
+
+#: A right that only some parameters need, and the condition that it hangs on.
+CONDITIONAL = {
+    "KeepTheLedger": "OnDynamoDB",
+    "SendDeadLettersToTheQueue": "SendsToQueue",
+    "SendDeadLettersToTheBus": "SendsToBus",
+    "ReadSecretsOfSinks": "ReadsSecrets",
+    "BeInTheVpc": "InVpc",
+    "ButNotFromItsCode": "InVpc",
+}
+
+
+def test_rights_are_there_only_where_they_are_needed():
+    """What a parameter switches on has no right before."""
+    (policy,) = RESOURCES["FunctionRole"]["Properties"]["Policies"]
+    conditional = [one["Fn::If"] for one in policy["PolicyDocument"]["Statement"] if "Fn::If" in one]
+    assert {held["Sid"]: condition for condition, held, _ in conditional} == CONDITIONAL
+    assert all(otherwise == {"Ref": "AWS::NoValue"} for *_, otherwise in conditional)
+
+
+def test_the_functions_code_may_not_touch_the_network():
+    """What Lambda needs to put the function into a VPC is denied to the function itself."""
+    statement = role_statements()["ButNotFromItsCode"]
+    assert (statement["Effect"], statement["Action"], statement["Resource"]) == ("Deny", "ec2:*", "*")
+    named = statement["Condition"]["ArnEquals"]["lambda:SourceFunctionArn"]["Fn::Sub"]
+    assert named.endswith(":function:${AWS::StackName}")
+    assert FUNCTION["FunctionName"] == {"Ref": "AWS::StackName"}
+
+
+def test_on_the_bus_the_function_speaks_as_nobody_else():
+    """Dead letters are the only events that the function may put."""
+    (condition,) = role_statements()["SendDeadLettersToTheBus"]["Condition"].items()
+    assert condition == (
+        "ForAllValues:StringEquals",
+        {"events:source": letters.SOURCE, "events:detail-type": letters.DETAIL_TYPE},
+    )
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_queues_speak_tls_alone(queue):
+    """Whoever comes without TLS is refused, whatever else they may do."""
+    statement = queue_statements(queue)["NobodyWithoutTLS"]
+    assert statement["Effect"] == "Deny"
+    assert (statement["Principal"], statement["Action"], statement["Resource"]) == ("*", "sqs:*", arn(queue))
+    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_queues_let_the_rule_send_and_nobody_else(queue):
+    """EventBridge may send, but only for this rule of this account: others could send forged events."""
+    allowed = [one for one in queue_statements(queue).values() if one["Effect"] == "Allow"]
+    if queue not in ("Queue", "UndeliveredQueue"):
+        assert not allowed
+        return
+    (statement,) = allowed
+    assert statement["Principal"] == {"Service": "events.amazonaws.com"}
+    assert (statement["Action"], statement["Resource"]) == ("sqs:SendMessage", arn(queue))
+    assert statement["Condition"] == {
+        "ArnEquals": {"aws:SourceArn": arn("Rule")},
+        "StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}},
+    }
+
+
+# --- what the ledger really calls -------------------------------------------------------------------------------------
+
+#: What is written and read inside of transactions, and the right that each needs.
+IN_TRANSACTIONS = {
+    "Get": "GetItem",
+    "Put": "PutItem",
+    "Update": "UpdateItem",
+    "Delete": "DeleteItem",
+    "ConditionCheck": "ConditionCheckItem",
+}
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Return the rights that the ledger's calls need, as they are made."""
+    rights = set()
+
+    def note(params, model, **_):
+        for item in params.get("TransactItems", ()):
+            rights.update(IN_TRANSACTIONS[kind] for kind in item)
+        if "TransactItems" not in params:
+            rights.add(model.name)
+
+    def connected(place):
+        client = connect(place)
+        client.meta.events.register("before-parameter-build.dynamodb", note)
+        return client
+
+    connect = dynamodb.connected
+    monkeypatch.setattr(dynamodb, "connected", connected)
+    return rights
+
+
+def test_the_ledgers_rights_are_those_that_it_uses(ministack, called):
+    """A worker that meets facts, states, duplicates, refusals and somebody who was quicker calls what it may call."""
+    url = f"dynamodb://rights?region={ministack.region}&endpoint_url={ministack.url}"
+    worker = Bridge(url)
+    worker.ledger.migrate()
+    called.clear()  # whoever migrates is somebody else
+    other = ministack.client("dynamodb")
+
+    @worker.on("*")
+    def handle(event):
+        if "overtaken" in event.body:
+            for item in other.scan(TableName="rights")["Items"]:
+                if item.get("status") == {"S": "claimed"}:
+                    item["token"] = {"N": str(int(item["token"]["N"]) + 1)}
+                    other.put_item(TableName="rights", Item=item)
+        if "refused" in event.body:
+            raise PermanentError("no")
+
+    large = "n" * 100_000
+    with worker:
+        results = worker.process_many(
+            [
+                payloads.envelope(payloads.ACW),
+                payloads.envelope(payloads.ACW),
+                payloads.presence("AVAILABLE", modified_ms=payloads.TIME_MS),
+                payloads.presence("MEAL", modified_ms=payloads.TIME_MS - 60_000),
+                payloads.envelope(payloads.ACW, {"refused": large}),
+            ]
+        )
+        # Its letter is larger than one item, and must not stay behind when the claim is lost.
+        worker.process(payloads.envelope(payloads.ACW, {"refused": large, "overtaken": True}))
+    assert [result.verdict for result in results][:4] == ["fresh", "redelivery", "fresh", "stale"]
+    assert results[4].outcome is Outcome.DEAD
+    allowed = {right.removeprefix("dynamodb:") for right in RIGHTS["KeepTheLedger"][0]}
+    assert called == allowed
+
+
+# --- nothing is lost on the way ---------------------------------------------------------------------------------------
+
+
+def test_the_rule_tries_for_as_long_as_it_can():
+    """EventBridge tries for a day, and keeps what it could not deliver."""
+    (target,) = RESOURCES["Rule"]["Properties"]["Targets"]
+    assert target["Arn"] == arn("Queue")
+    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": DAY_SECONDS, "MaximumRetryAttempts": 185}
+    assert target["DeadLetterConfig"] == {"Arn": arn("UndeliveredQueue")}
+
+
+@pytest.mark.parametrize("prefixes", [["v2."], ["v2.users.", "v2.detail.events.conversation.{id}.acw"]], ids=str)
+def test_the_rule_takes_topics_by_their_beginnings(prefixes):
+    """However many prefixes are given, the pattern that they make is JSON with one entry for each."""
+    text, names = RESOURCES["Rule"]["Properties"]["EventPattern"]["Fn::Sub"]
+    between, parameter = names["Prefixes"]["Fn::Join"]
+    assert parameter == {"Ref": "TopicPrefixes"}
+    filled = text.replace("${EventSourcePrefix}", "aws.partner/x/").replace("${Prefixes}", between.join(prefixes))
+    assert json.loads(filled) == {
+        "source": [{"prefix": "aws.partner/x/"}],
+        "detail-type": [{"prefix": prefix} for prefix in prefixes],
+    }
+
+
+@pytest.mark.parametrize("name", ["EventSourcePrefix", "TopicPrefixes"])
+@pytest.mark.parametrize("text", ['"', "a\\", 'v2."}], "account": [{"prefix": "', "v2.\n"], ids=repr)
+def test_what_would_break_the_pattern_is_refused(name, text):
+    """No parameter can get out of its quotes."""
+    allowed = READ["Parameters"][name]["AllowedPattern"]
+    assert not re.fullmatch(allowed, text)
+    assert re.fullmatch(allowed, READ["Parameters"][name]["Default"])
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_queues_keep_for_as_long_as_they_can(queue):
+    """Every queue keeps messages for 14 days, encrypted."""
+    assert QUEUES[queue]["MessageRetentionPeriod"] == 14 * DAY_SECONDS
+    assert QUEUES[queue]["SqsManagedSseEnabled"] is True
+
+
+def test_a_message_is_hidden_for_six_times_as_long_as_it_may_take():
+    """For every timeout that can be chosen the queue waits six times as long, as AWS asks."""
+    assert QUEUES["Queue"]["VisibilityTimeout"] == {"Fn::FindInMap": ["Visibility", {"Ref": "Timeout"}, "Seconds"]}
+    chosen = {str(seconds): 6 * seconds for seconds in READ["Parameters"]["Timeout"]["AllowedValues"]}
+    assert {timeout: row["Seconds"] for timeout, row in READ["Mappings"]["Visibility"].items()} == chosen
+    assert FUNCTION["Timeout"] == {"Ref": "Timeout"}
+
+
+def test_the_ledger_gives_up_before_the_queue_does():
+    """An event becomes a dead letter with its reason, long before its message would be put aside without one."""
+    redrive = QUEUES["Queue"]["RedrivePolicy"]
+    assert redrive["maxReceiveCount"] > 2 * RetryPolicy().attempts
+    assert redrive["deadLetterTargetArn"] == arn("LeftoverQueue")
+
+
+def test_one_event_that_fails_comes_again_alone():
+    """The function names what failed, and Lambda listens."""
+    properties = MAPPING["Properties"]
+    assert (MAPPING["Type"], properties["Queue"]) == ("SQS", arn("Queue"))
+    assert properties["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert properties["ScalingConfig"] == {"MaximumConcurrency": {"Ref": "MaximumConcurrency"}}
+    assert "ReservedConcurrentExecutions" not in FUNCTION
+
+
+def test_a_direct_invocation_that_fails_is_kept():
+    """Whoever invokes the function without the queue loses nothing either."""
+    kept = FUNCTION["EventInvokeConfig"]["DestinationConfig"]["OnFailure"]
+    assert kept == {"Type": "SQS", "Destination": arn("LeftoverQueue")}
+
+
+def test_the_ledger_remembers_for_longer_than_anything_is_repeated():
+    """By doctor's own rule the retention outlasts Genesys, EventBridge and both queues."""
+    days, queue_days = (float(VARIABLES[f"ONCEBRIDGE_{name}RETENTION_DAYS"]) for name in ("", "QUEUE_"))
+    assert queue_days * DAY_SECONDS == QUEUES["Queue"]["MessageRetentionPeriod"]
+    assert installation.retention(days, queue_days).level is Level.GOOD
+
+
+def test_what_remembers_outlives_the_stack():
+    """Neither the ledger nor the partner bus goes with the stack."""
+    for name in ("Table", "Bus"):
+        assert RESOURCES[name]["DeletionPolicy"] == RESOURCES[name]["UpdateReplacePolicy"] == "Retain"
+
+
+def test_the_table_is_as_migrate_makes_it():
+    """Keys, billing, expiry and protection are those that the ledger makes itself; backups come on top."""
+    assert TABLE["KeySchema"] == schema.KEYS
+    assert TABLE["AttributeDefinitions"] == [{"AttributeName": n, "AttributeType": "S"} for n in ("pk", "sk")]
+    assert TABLE["TimeToLiveSpecification"] == {"AttributeName": EXPIRES, "Enabled": True}
+    assert (TABLE["BillingMode"], TABLE["DeletionProtectionEnabled"]) == ("PAY_PER_REQUEST", True)
+    assert TABLE["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+
+
+# --- what runs --------------------------------------------------------------------------------------------------------
+
+
+def test_the_function_runs_what_make_package_makes():
+    """Runtime, handler and code are those of the zip."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (python,) = re.findall(r"^LAMBDA_PYTHON := (.+)$", makefile, re.MULTILINE)
+    assert FUNCTION["Runtime"] == f"python{python}"
+    assert f"tools/package.py {FUNCTION['CodeUri'].removeprefix('../')} " in makefile
+    assert FUNCTION["Handler"] == {"Ref": "Handler"}
+    module, _, name = READ["Parameters"]["Handler"]["Default"].rpartition(".")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_every_variable_is_a_setting():
+    """Nothing is set that nobody reads."""
+    known = {f"ONCEBRIDGE_{name.upper()}" for name in settings.TOP}
+    assert set(VARIABLES) <= known
+
+
+def test_strangers_are_kept_out_behind_the_queue_too():
+    """Whoever may send to the queue gets no further with another source or org."""
+    assert VARIABLES["ONCEBRIDGE_ALLOWED_SOURCES"] == {"Fn::Sub": "${EventSourcePrefix}*"}
+    assert VARIABLES["ONCEBRIDGE_ALLOWED_ORGS"] == {"Ref": "AllowedOrgs"}
+
+
+# --- what is watched --------------------------------------------------------------------------------------------------
+
+
+def dimensions(alarm):
+    """Return the dimensions of an alarm as a dictionary."""
+    return {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
+
+
+@pytest.fixture
+def written(capsys):
+    """Return what the function writes of an invocation with a dead letter and a conflict, by metric and dimensions."""
+    observer = EmbeddedMetrics(namespace=settings.Settings().metrics_namespace, function="f", clock=SystemClock())
+    for verdict in (Verdict.DEAD, Verdict.CONFLICT):
+        observer(Move(move="delivered", key="k", topic="v2.x", verdict=verdict, column=verdict.value))
+    observer.flush()
+    found = {}
+    for document in map(json.loads, capsys.readouterr().out.splitlines()):
+        for directive in document["_aws"]["CloudWatchMetrics"]:
+            for names in directive["Dimensions"]:
+                for metric in directive["Metrics"]:
+                    key = (directive["Namespace"], metric["Name"], frozenset(names))
+                    found[key] = found.get(key, 0) + document[metric["Name"]]
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, alarm in ALARMS.items() if "/" not in alarm["Namespace"]])
+def test_alarms_look_at_metrics_that_are_written(name, written):
+    """A metric of our own that an alarm looks at is written under that name, with those dimensions."""
+    alarm = ALARMS[name]
+    assert written[alarm["Namespace"], alarm["MetricName"], frozenset(dimensions(alarm))] == 1
+    assert dimensions(alarm)["Function"] == {"Ref": "Function"}
+
+
+#: What AWS itself tells, and of what.
+FROM_AWS = {
+    "LeftoverAlarm": (
+        "ApproximateNumberOfMessagesVisible",
+        {"QueueName": {"Fn::GetAtt": ["LeftoverQueue", "QueueName"]}},
+    ),
+    "UndeliveredAlarm": (
+        "ApproximateNumberOfMessagesVisible",
+        {"QueueName": {"Fn::GetAtt": ["UndeliveredQueue", "QueueName"]}},
+    ),
+    "OldestMessageAlarm": ("ApproximateAgeOfOldestMessage", {"QueueName": {"Fn::GetAtt": ["Queue", "QueueName"]}}),
+    "ErrorsAlarm": ("Errors", {"FunctionName": {"Ref": "Function"}}),
+    "ThrottlesAlarm": ("Throttles", {"FunctionName": {"Ref": "Function"}}),
+    "FailedInvocationsAlarm": (
+        "FailedInvocations",
+        {"EventBusName": {"Ref": "EventBusName"}, "RuleName": {"Ref": "AWS::StackName"}},
+    ),
+    "LostInvocationsAlarm": (
+        "InvocationsFailedToBeSentToDlq",
+        {"EventBusName": {"Ref": "EventBusName"}, "RuleName": {"Ref": "AWS::StackName"}},
+    ),
+}
+
+
+def test_alarms_look_at_what_aws_tells():
+    """Queues, function and rule are watched; the rule's metrics are kept by its bus too, which is not the default."""
+    from_aws = {name: alarm for name, alarm in ALARMS.items() if "/" in alarm["Namespace"]}
+    assert {name: (alarm["MetricName"], dimensions(alarm)) for name, alarm in from_aws.items()} == FROM_AWS
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_alarms_go_off_at_the_first_and_tell_somebody(name):
+    """One is too many but for age; silence is no alarm; whoever is named is told."""
+    alarm = ALARMS[name]
+    assert (alarm["ComparisonOperator"], alarm["EvaluationPeriods"]) == ("GreaterThanThreshold", 1)
+    assert alarm["Threshold"] == ({"Ref": "OldestMessageSeconds"} if name == "OldestMessageAlarm" else 0)
+    assert alarm["TreatMissingData"] == "notBreaching"
+    assert alarm["AlarmActions"]["Fn::If"][:2] == ["TellsSomebody", [{"Ref": "AlarmTopicArn"}]]
+
+
+# --- what is written about it -----------------------------------------------------------------------------------------
+
+
+def rows(title):
+    """Return the cells of the one table under a heading of the README."""
+    (text,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+
+
+def test_every_parameter_is_in_the_readme():
+    """The table of parameters has each one, in order, with its default."""
+    groups = READ["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
+    assert [name for group in groups for name in group["Parameters"]] == list(READ["Parameters"])
+    shown = {row[0].strip("`"): row[1].strip("`") for row in rows("Parameters")}
+    defaults = {name: str(one.get("Default", "required")) for name, one in READ["Parameters"].items()}
+    assert list(shown.items()) == list(defaults.items())
+
+
+def test_every_right_is_in_the_readme():
+    """The table of rights has each statement, with every action in it."""
+    shown = {row[0].strip("`"): set(re.findall(r"`([^`]+)`", row[1])) for row in rows("Who may do what")}
+    assert shown == {one["Sid"]: set(listed(one["Action"])) for one in every_statement()}
+
+
+def test_the_template_can_be_read():
+    """Without the functions of CloudFormation it is plain YAML, with every key once."""
+    seen = []
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node, deep=False):
+            seen.append([key.value for key, _ in node.value])
+            return super().construct_mapping(node, deep)
+
+    Loader.add_multi_constructor("!", lambda *_: None)
+    yaml.load(TEXT, Loader)
+    assert all(len(keys) == len(set(keys)) for keys in seen)

@@ -1,0 +1,244 @@
+"""The webhook sink behind a real bridge, from real settings: what settles, what is repeated, and under which key."""
+
+import json
+import os
+import threading
+from collections import Counter
+
+import pytest
+
+from oncebridge import Bridge, Outcome
+from oncebridge.deadletters import DeadLetters
+from oncebridge.settings import load_settings
+from oncebridge.testing.clock import ManualClock
+from payloads import ACW, CANARIES, PRESENCE, PUBLISHED_MS, TIME_MS, detail, envelope, iso, personal, raw, tutorial
+from servers.receiver import Reply, running_receiver
+
+HIDDEN = "hidden-4711"
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch, tmp_path):
+    """Start in an empty folder, with nothing set in the environment."""
+    for name in [name for name in os.environ if name.startswith(("ONCEBRIDGE_", "REDIS_", "DOWNSTREAM_", "DLQ_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def clock():
+    """A clock that moves when told."""
+    return ManualClock()
+
+
+@pytest.fixture
+def bridge(tmp_path, clock):
+    """Make bridges from the text of `oncebridge.toml`; they are closed at the end."""
+    made = []
+
+    def make(text=""):
+        (tmp_path / "oncebridge.toml").write_text(text, encoding="utf-8")
+        made.append(Bridge("memory://", settings=load_settings(), clock=clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def table(name, url, *more):
+    """Write the table of a sink on this machine."""
+    return "\n".join(
+        [f"[sinks.{name}]", f'url = "{url}"', "private_addresses = true", "timeout_seconds = 60", *more, ""]
+    )
+
+
+def event(n=0):
+    """Make one of many events."""
+    return raw(envelope(ACW, {"eventTime": TIME_MS + n}))
+
+
+def test_events_reach_the_receiver(bridge):
+    """An event goes out as it came in, under its key and the sink's name; a duplicate does not go out."""
+    with running_receiver() as receiver:
+        made = bridge(table("crm", receiver.url))
+        first, second = made.process(event()), made.process(event())
+    assert (first.outcome, second.verdict) == (Outcome.DONE, "redelivery")
+    (request,) = receiver.requests
+    assert (request.key, request.body) == (f"{first.key}.crm", event())
+    assert made.books.as_dict()["balanced"]
+
+
+def test_sinks_take_their_topics(bridge):
+    """A sink gets the events of its topics alone."""
+    with running_receiver() as receiver:
+        made = bridge(
+            table("calls", f"{receiver.url}/calls", 'topics = ["v2.detail.events.*"]')
+            + table("people", f"{receiver.url}/people", 'topics = ["v2.users.{id}.presence", "v2.none"]')
+        )
+        made.process_many([event(), raw(envelope(PRESENCE)), tutorial()])
+    assert sorted(request.path for request in receiver.requests) == ["/events/calls", "/events/people"]
+
+
+def test_a_retry_repeats_only_the_sink_that_failed(bridge):
+    """Two sinks of one event settle apart: what is done at one is not sent there again, whatever the other does."""
+    left = [503, 500]
+    with (
+        running_receiver() as well,
+        running_receiver(lambda _: Reply(left.pop(0) if left else 200)) as sick,
+    ):
+        made = bridge(table("crm", sick.url) + table("audit", well.url))
+        results = [made.process(event()) for _ in range(4)]
+    assert [result.acknowledged for result in results] == [False, False, True, True]
+    key = results[0].key
+    assert well.raw_effects == Counter({f"{key}.audit": 1})
+    assert [request.key for request in sick.requests] == [f"{key}.crm"] * 3
+    assert [request.headers["Oncebridge-Attempt"] for request in sick.requests] == ["1", "2", "3"]
+    fences = [int(request.headers["Oncebridge-Fence"]) for request in sick.requests]
+    assert fences == sorted(set(fences))  # each claim raises it
+    assert made.books.as_dict()["balanced"]
+
+
+def test_a_lost_answer_takes_effect_once(bridge):
+    """An event whose answer was lost is sent again under its key, and settles when an answer comes."""
+    script = [Reply(then="close before answer"), Reply()]
+    with running_receiver(lambda _: script.pop(0)) as receiver:
+        made = bridge(table("crm", receiver.url))
+        lost, done = made.process(event()), made.process(event())
+    assert lost.outcome is Outcome.RETRY
+    assert "may have taken effect" in lost.reason
+    assert done.outcome is Outcome.DONE
+    assert receiver.raw_effects == Counter({f"{done.key}.crm": 2})
+    assert receiver.effects == {f"{done.key}.crm": 1}
+
+
+def test_a_refusal_is_a_dead_letter_and_a_redrive_has_its_key(bridge):
+    """What a receiver will never take is kept with the reason; tried again later it comes under the same key."""
+    statuses = [422, 200]
+    with running_receiver(lambda _: Reply(statuses.pop(0))) as receiver:
+        made = bridge(table("crm", f"{receiver.url}/{HIDDEN}"))
+        refused = made.process(event())
+        assert refused.outcome is Outcome.DEAD
+        assert refused.reason == f"127.0.0.1:{receiver.port} answered 422, which is permanent"
+        letters = DeadLetters(made.open())
+        (entry,) = letters.matching()
+        assert letters.redrive(entry).outcome is Outcome.DONE
+    assert [request.key for request in receiver.requests] == [f"{refused.key}.crm"] * 2
+
+
+def test_letters_hold_no_secrets(bridge, monkeypatch):
+    """Neither the reason nor the detail of a dead letter shows a secret, or what the event says."""
+    monkeypatch.setenv("TOKEN", HIDDEN)
+    with running_receiver(lambda _: Reply(400, body=HIDDEN.encode())) as receiver:
+        made = bridge(table("crm", f"{receiver.url}/{HIDDEN}", 'bearer = "env:TOKEN"'))
+        results = made.process_many([raw(tree) for tree in personal()])
+        letters = [
+            letter
+            for entry in DeadLetters(made.open()).matching()
+            for letter in DeadLetters(made.open()).show(entry.key)
+        ]
+    assert [result.outcome for result in results] == [Outcome.DEAD] * len(results)
+    assert len(letters) == len(results)
+    shown = "".join(f"{letter.reason} {letter.detail} {letter.handler}" for letter in letters)
+    assert not [text for text in (HIDDEN, *CANARIES.values()) if text in shown]
+
+
+def test_nothing_to_send_is_a_dead_letter(bridge):
+    """Where the mapping finds nothing the reason says so, and nothing is sent."""
+    with running_receiver() as receiver:
+        result = bridge(table("crm", receiver.url, 'body = "detail.eventBody.missing"')).process(event())
+    assert result.outcome is Outcome.DEAD
+    assert "finds nothing" in result.reason
+    assert receiver.requests == []
+
+
+def test_events_that_were_not_sent_cost_no_attempt(bridge, clock):
+    """While a receiver is out of reach the rest of a batch is given back untried, and all of it arrives later."""
+    well = threading.Event()
+    with running_receiver(lambda _: Reply(200 if well.is_set() else 503)) as receiver:
+        made = bridge(table("crm", receiver.url))
+        batch = [event(n) for n in range(20)]
+        results = made.process_many(batch)
+        assert [result.outcome for result in results] == [Outcome.RETRY] * 3 + [Outcome.RELEASE] * 17
+        assert len(receiver.requests) == 3
+        assert all(result.again_in_us > 0 for result in results[3:])
+        well.set()
+        clock.advance(10)
+        again = made.process_many(batch)
+    assert [result.outcome for result in again] == [Outcome.DONE] * 20
+    attempts = [request.headers["Oncebridge-Attempt"] for request in receiver.requests[3:]]
+    assert attempts == ["2"] * 3 + ["1"] * 17
+    assert set(receiver.raw_effects.values()) == {1}
+
+
+def test_a_pause_is_kept(bridge, clock):
+    """Whoever asks for seven seconds gets them, from this event and from the others."""
+    replies = [Reply(429, {"Retry-After": "7"})]
+    with running_receiver(lambda _: replies.pop() if replies else Reply()) as receiver:
+        made = bridge(table("crm", receiver.url))
+        told, kept_back = made.process_many([event(1), event(2)])
+        assert (told.outcome, told.again_in_us) == (Outcome.RETRY, 7_000_000)
+        assert (kept_back.outcome, kept_back.again_in_us) == (Outcome.RELEASE, 7_000_000)
+        clock.advance(7)
+        assert [made.process(event(n)).outcome for n in (1, 2)] == [Outcome.DONE] * 2
+
+
+def test_events_go_out_in_parallel(bridge):
+    """A bridge with 32 handlers at once has 32 events under way, over connections that are kept."""
+    together = threading.Barrier(32)
+
+    def script(_):
+        together.wait(60)
+        return Reply()
+
+    with running_receiver(script) as receiver:
+        made = bridge(f"concurrency = 32\n{table('crm', receiver.url)}")
+        for wave in range(2):
+            results = made.process_many([event(32 * wave + n) for n in range(32)])
+            assert {result.outcome for result in results} == {Outcome.DONE}
+    assert receiver.connections == 32
+    assert set(receiver.raw_effects.values()) == {1}
+    assert len(receiver.raw_effects) == 64
+
+
+# --- the sink of downstream_url ---------------------------------------------------------------------------------
+
+
+def sent(receiver):
+    """Return what a receiver was sent, as trees."""
+    return [json.loads(request.body) for request in receiver.requests]
+
+
+def test_downstream_url_gets_what_its_service_expects(bridge, monkeypatch):
+    """What was written for the tutorial's service understands its events, and those of Genesys' own shape."""
+    with running_receiver() as receiver:
+        monkeypatch.setenv("DOWNSTREAM_URL", receiver.url)
+        made = bridge()
+        genesys = envelope(ACW)
+        results = made.process_many([raw(tutorial("held")), raw(genesys), raw(detail(ACW, {"eventTime": TIME_MS + 1}))])
+    assert [result.outcome for result in results] == [Outcome.DONE] * 3
+    assert sent(receiver) == [
+        {
+            "eventType": "conversation.changed",
+            "body": {"conversationId": "call-31", "status": "held"},
+            "timestamp": iso(TIME_MS, digits=0),
+        },
+        {"eventType": ACW, "body": genesys["detail"]["eventBody"], "timestamp": iso(PUBLISHED_MS)},
+        {
+            "eventType": detail(ACW)["topicName"],
+            "body": {**genesys["detail"]["eventBody"], "eventTime": TIME_MS + 1},
+            "timestamp": iso(PUBLISHED_MS),
+        },
+    ]
+    assert [request.key for request in receiver.requests] == [result.key for result in results]
+
+
+def test_downstream_url_is_for_those_without_handlers(bridge, monkeypatch):
+    """With a sink or a handler of one's own, nothing goes to `DOWNSTREAM_URL`."""
+    with running_receiver() as downstream, running_receiver() as own:
+        monkeypatch.setenv("DOWNSTREAM_URL", downstream.url)
+        bridge(table("crm", own.url)).process(event())
+        made = bridge()
+        made.on("*")(lambda _: None)
+        made.process(event())
+    assert (len(downstream.requests), len(own.requests)) == (0, 1)
