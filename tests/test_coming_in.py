@@ -1,6 +1,5 @@
 """Who may come in, and what an input transformer made of an envelope: settings that are looked at before any claim."""
 
-import json
 import os
 
 import pytest
@@ -10,7 +9,19 @@ from oncebridge.claim import Status
 from oncebridge.deadletters import DeadLetters
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings import load_settings
-from payloads import ACW, CONVERSATION, ORG, OTHER_ORG, PRESENCE, envelope, in_envelope, raw, source, status_change
+from payloads import (
+    ACW,
+    CONVERSATION,
+    ORG,
+    OTHER_ORG,
+    PRESENCE,
+    TIME_MS,
+    envelope,
+    in_envelope,
+    raw,
+    source,
+    status_change,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -176,15 +187,16 @@ def test_numbers_survive_an_input_transformer(loaded):
     assert got[0].raw == one.encode()
 
 
-def test_without_detail_the_whole_object_is_the_detail(loaded):
-    """Where no expression finds the detail, the object itself is it: nothing that came may stop to count."""
-    flat = {"conversation_id": CONVERSATION, "status": "held", "kind": "Desk Changed", "extra": 1}
-    results, got, _ = handled(
-        loaded('[envelope]\ndetail_type = "kind"'), flat, {**flat, "extra": 2}, json.loads(json.dumps(flat))
-    )
-    assert [event.topic for event in got[:1]] == ["Desk Changed"]
-    assert got[0].body == flat
-    assert results[1].verdict is not Verdict.REDELIVERY
+def test_without_detail_the_rest_of_the_object_is_the_detail(loaded):
+    """Where no expression finds the detail, everything is it that is not named as part of the envelope."""
+    flat = {"evt": "1", "conversation_id": CONVERSATION, "what": "Desk Changed", "timestamp": TIME_MS, "extra": 1}
+    settings = loaded('[envelope]\ndetail_type = "what"\nid = "evt"')
+    results, got, _ = handled(settings, flat, {**flat, "evt": "2"}, {**flat, "extra": 2})
+    assert [event.body for event in got] == [
+        {"conversation_id": CONVERSATION, "timestamp": TIME_MS, "extra": 1},
+        {"conversation_id": CONVERSATION, "timestamp": TIME_MS, "extra": 2},
+    ]
+    assert [result.verdict for result in results] == [Verdict.FRESH, Verdict.REPUBLISH, Verdict.FRESH]
 
 
 def test_what_is_an_envelope_stays_one(loaded):

@@ -32,9 +32,11 @@ from oncebridge.claim import (
     decide_settle,
 )
 from oncebridge.cli.app import app
+from oncebridge.clock import SystemClock
 from oncebridge.errors import OncebridgeError
 from oncebridge.identity import Moment
 from oncebridge.simulation import simulate
+from oncebridge.sinks import make_sink
 from oncebridge.telemetry import COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,8 +44,12 @@ README = ROOT / "README.md"
 GLOSSARY = ROOT / "docs" / "glossary.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
-DOCS = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES]
+SETTINGS = ROOT / "docs" / "settings.md"
+AWS = ROOT / "docs" / "aws.md"
+QUESTIONS = ROOT / "docs" / "questions.md"
+MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, AWS, QUESTIONS]
+BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
+DOCS = [*MANUAL, *BESIDE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 # Words of others for what we have a word for.
 NOT_OURS = {"store", "job", "broker", "consumer", "idempotency", "dedup", "quarantine", "dlq"}
@@ -51,7 +57,7 @@ NOT_OURS = {"store", "job", "broker", "consumer", "idempotency", "dedup", "quara
 
 def named(path: Path) -> str:
     """Name a document in the output of tests."""
-    return path.name
+    return str(path.relative_to(ROOT))
 
 
 # --- reading documents --------------------------------------------------------------------------------------
@@ -176,12 +182,16 @@ def test_console_runs(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "toml")], ids=named)
-def test_settings_files_are_valid(path, tmp_path):
-    """The settings of a document can be loaded."""
+def test_settings_files_are_valid(path, tmp_path, monkeypatch):
+    """The settings of a document can be loaded, and sinks be made from them."""
+    monkeypatch.setattr(settings.secrets, "_PLACES", dict.fromkeys(settings.secrets._PLACES, lambda _: "a secret"))
     for block in blocks(path, "toml"):
         file = tmp_path / "oncebridge.toml"
         file.write_text(block.text)
-        assert settings.load_settings(file).profiles
+        loaded = settings.load_settings(file)
+        assert loaded != settings.Settings()
+        for sink in loaded.sinks:
+            make_sink(sink, SystemClock()).close()
 
 
 @pytest.mark.parametrize("path", DOCS, ids=named)
@@ -262,12 +272,12 @@ def test_wrong_commands_are_caught(words):
 
 @pytest.mark.parametrize("path", DOCS, ids=named)
 def test_links_resolve(path):
-    """Every relative link leads to a file, and to a heading in it where one is named."""
+    """Every relative link leads to a file or a folder, and to a heading where one is named."""
     for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", read(path)):
         target, _, anchor = link.partition("#")
         file = (path.parent / target).resolve() if target else path
-        assert file.is_file(), f"{path.name}: {link}"
-        headings = re.findall(r"^#+ (.+)$", read(file), re.MULTILINE)
+        assert file.exists(), f"{path.name}: {link}"
+        headings = re.findall(r"^#+ (.+)$", read(file) if file.is_file() else "", re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert not anchor or anchor in anchors, f"{path.name}: {link}"
 
@@ -307,16 +317,16 @@ def test_every_command_is_in_the_readme():
 
 def as_written(default: object) -> str:
     """Write a default as a settings file would."""
-    if default is None:
+    if default is None or default == ():
         return ""
     if isinstance(default, bool):
         return str(default).lower()
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def test_every_setting_is_in_the_readme():
+def test_every_setting_is_documented():
     """The table of settings has each one, with its variable and its default."""
-    rows = {quoted(row[0])[0]: row for row in table(section(README, "Settings"))}
+    rows = {quoted(row[0])[0]: row for row in table(section(SETTINGS, "All of them"))}
     given = settings.Settings()
     defaults = {name: getattr(given, name, None) for name in settings.TOP}
     defaults |= {name: getattr(given.retry, name) for name in settings.RETRY}
@@ -327,16 +337,23 @@ def test_every_setting_is_in_the_readme():
         assert shown.strip("`") == as_written(default), name
 
 
-def test_every_setting_of_a_profile_is_shown():
-    """The settings file in the README sets everything that a profile has."""
-    shown = {name for block in blocks(README, "toml") for name in re.findall(r"^(\w+) =", block.text, re.MULTILINE)}
-    assert shown == set(settings.profiles.PROFILE)
+@pytest.mark.parametrize(
+    ("title", "known"),
+    [
+        ("Your own topics", settings.profiles.PROFILE),
+        ("Sinks", set(settings.sinks.SinkSettings.__struct_fields__) - {"name"}),
+        ("Behind an input transformer", settings.envelope.ENVELOPE),
+    ],
+)
+def test_every_setting_of_a_table_is_shown(title, known):
+    """The settings file of a section sets everything that such a table may have."""
+    assert set(re.findall(r"^(\w+) =", section(SETTINGS, title), re.MULTILINE)) == set(known)
 
 
-@pytest.mark.parametrize("name", ["ONCEBRIDGE_SECRET", "ONCEBRIDGE_SETTINGS"])
+@pytest.mark.parametrize("name", ["ONCEBRIDGE_SECRET", "ONCEBRIDGE_SETTINGS", "REDIS_HOST", *settings.OLD_VARIABLES])
 def test_variables_without_a_setting_are_in_the_readme(name):
     """What only the environment can say is documented too."""
-    assert mentions(name, read(README))
+    assert mentions(name, read(SETTINGS))
 
 
 def test_every_error_is_in_the_readme():
@@ -428,7 +445,9 @@ def test_modules_are_listed_in_the_order_of_imports():
     there = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     layout = read(ROOT / "tests" / "test_layout.py")
     (order,) = re.findall(r"^ORDER = (\[.*?^\])", layout, re.MULTILINE | re.DOTALL)
-    wanted = [name for name in ast.literal_eval(order) if name in there]
+    (faces,) = re.findall(r"^FACES = (\[.*?\])", layout, re.MULTILINE)
+    named_there = [*ast.literal_eval(order), *ast.literal_eval(faces)]
+    wanted = [name for name in named_there if name in there and not name.startswith("_")]
     assert set(wanted) == {name for name in there if not name.startswith("_")}
     assert [quoted(row[0])[0] for row in table(section(ARCHITECTURE, "Overview"))] == wanted
 

@@ -49,12 +49,12 @@ def process(
     # With effects, each is settled before the next begins: a crash repeats one, not a millisecond's worth.
     make = partial(bridge_for, ledger, settings, lease_seconds=lease, concurrency=concurrency)
     bridge = make(settle_within_seconds=0.0)
+    if bridge.settings.ledger == DEFAULT_LEDGER:
+        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
     if not connect(bridge, handler):
         bridge = make()
         bridge.on("*")(count_only)
         say("no --handler and no sinks: events are counted, and remembered as done")
-    if bridge.settings.ledger == DEFAULT_LEDGER:
-        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
     if verdicts is not None and any(_same_file(verdicts, name) for name in files):
         raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")
     outage: OncebridgeError | None = None

@@ -13,10 +13,13 @@ def read_envelope(given: Any, file: str) -> Reshape:
     """Check the table, and return what turns an object without `detail` into an envelope."""
     searches = check(ENVELOPE, check_table(given, file, "envelope"), f"{file}: [envelope]")
     found_by = {name.replace("_", "-"): search for name, search in searches.items()}
+    # What belongs to the envelope is no part of the event: its id is another one when the event is published again.
+    framing = frozenset(given[name] for name in searches if name != "detail")
 
     def reshape(tree: dict[str, Any]) -> dict[str, Any]:
         found = {name: search(tree) for name, search in found_by.items()}
-        return {"detail": tree} | {name: value for name, value in found.items() if value is not None}
+        rest = {name: value for name, value in tree.items() if name not in framing}
+        return {"detail": rest} | {name: value for name, value in found.items() if value is not None}
 
     return reshape
 
