@@ -12,7 +12,7 @@ from oncebridge import Bridge, LedgerRefused, LedgerUnavailable, NotAcknowledged
 from oncebridge.intake.unwrap import unwrap_parsed
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.testing.faults import Fault, faulty
-from payloads import CANARIES, personal
+from payloads import ACW, CANARIES, PRESENCE, envelope, personal
 from shapes import (
     every_shape,
     fifo_message,
@@ -336,6 +336,20 @@ def test_what_was_held_back_is_in_the_books(function):
     assert named(function(batch)) == ["1", "2", "3"]
     assert function.books == {"received": 3, "retrying": 3}
     assert function.tried == [1]
+
+
+def test_what_no_handler_takes_keeps_its_place_too():
+    """Whoever adds a handler later gets a group in order: nothing in it is skipped because nobody wanted it today."""
+    bridge = Bridge("memory://")
+
+    @bridge.on(ACW)
+    def fail(event):
+        raise RuntimeError
+
+    unwanted = json.dumps(envelope(PRESENCE))
+    with bridge:
+        answer = bridge.lambda_handler(records(fifo_message(text(1), "1"), fifo_message(unwanted, "2")), None)
+    assert named(answer) == ["1", "2"]
 
 
 def test_a_group_does_not_wait_for_a_dead_letter(function):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -18,6 +19,8 @@ TEMPLATE = ROOT / "deploy" / "template.yaml"
 BUCKET = "code"
 #: What the function's zip holds; for the Python that runs here, since that is what the emulator runs functions with.
 LIBRARIES = ("oncebridge", "msgspec", "jmespath", "urllib3", "redis", "hiredis")
+if sys.version_info < (3, 11, 3):
+    LIBRARIES += ("async_timeout",)  # redis needs it there
 
 
 class _Loader(yaml.SafeLoader):
