@@ -288,7 +288,7 @@ def test_named_files_exist(path):
     text = read(path)
     for name in quoted(text):
         file, _, test = name.partition("::")
-        if re.fullmatch(r"(?:tests|src|docs|tools|requirements)/[\w./-]+", file):
+        if re.fullmatch(r"(?:tests|src|docs|tools|requirements|examples|deploy)/[\w./-]+", file):
             assert (ROOT / file).exists(), f"{path.name}: {name}"
             assert not test or f"def {test}(" in read(ROOT / file), f"{path.name}: {name}"
 
