@@ -28,7 +28,7 @@ LAMBDA_PLATFORMS := x86_64-manylinux2014 aarch64-manylinux2014
 
 # Folders too, so that a deleted file counts as a change.
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml README.md LICENSE
-CHECKED := src tests tools $(wildcard bench) $(wildcard examples)
+CHECKED := conftest.py src tests tools $(wildcard bench) $(wildcard examples)
 
 # A virtual environment that was moved, lost its Python or was made by another one is made again.
 VENV_ID := $(CURDIR) $(PYTHON)

@@ -1,4 +1,4 @@
-"""What the tests of the examples share: real servers, and programs that start, fail and die as they do in Lambda."""
+"""What the tests of the examples share: programs that start, fail and die as they do in Lambda."""
 
 import importlib.util
 import json
@@ -6,21 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from oncebridge import NotAcknowledged
-from servers.fixtures import ministack, postgres, valkey  # noqa: F401 - fixtures, by being here
 from servers.process import wait_until
 
-SOURCE = Path(__file__).resolve().parent.parent / "src"
 ATTEMPTS = 3  # Lambda's own, for an event that is given to it directly
-
-if os.environ.get("ONCEBRIDGE_TEST_SOURCE") == "1":  # as in tests/, which a run of the examples alone does not load
-    sys.path.insert(0, str(SOURCE))
-    os.environ["PYTHONPATH"] = str(SOURCE)
 
 #: Loads a program, and has it killed as soon as one of its functions is called, or just after.
 DYING = """

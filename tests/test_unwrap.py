@@ -35,6 +35,33 @@ def test_each_shape_holds_the_event_when_it_was_parsed_already(shape):
     assert (json.loads(delivery) if isinstance(delivery, bytes) else delivery) == EVENT
 
 
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        {"Records": [EVENT]},
+        {"records": [{"data": encoded(TEXT)}]},
+        {"rawData": encoded(TEXT), "errorCode": "Lambda.FunctionError"},
+        {"requestPayload": EVENT},
+        {"requestContext": {}, "body": TEXT},
+        {"httpMethod": "POST", "body": TEXT},
+        {"messageId": "m", "body": TEXT},
+        {"eventSource": "aws:sqs", "body": TEXT},
+        {"Type": "Notification", "Message": TEXT},
+        {"Sns": {"Message": TEXT}},
+        {"kinesis": {"data": encoded(TEXT)}},
+        {"data": encoded(TEXT), "sequenceNumber": "1", "partitionKey": "k"},
+        {"SystemMetadata": {}, "Data": EVENT},
+    ],
+)
+def test_a_wrapper_is_known_by_little(wrapper):
+    """What people cut out of a log to try it again holds the event still."""
+    for tree in (wrapper, [wrapper], [json.dumps(wrapper)]):
+        (delivery,) = unwrap(json.dumps(tree).encode())
+        assert json.loads(delivery) == EVENT
+        (parsed,) = unwrap_parsed(tree)
+        assert (json.loads(parsed) if isinstance(parsed, bytes) else parsed) == EVENT
+
+
 def test_a_captured_file_may_hold_every_shape(tmp_path):
     """Of a file with the same event in every shape, one delivery is processed, and the others are its duplicates."""
     (tmp_path / "captured").write_text("\n".join(json.dumps(shape) for shape in SHAPES.values()))

@@ -474,7 +474,8 @@ def test_no_time_left_is_not_unknown_time(function, seconds):
     assert named(function(messages(1, 2), seconds=seconds)) == ["1", "2"]
     with pytest.raises(NotAcknowledged, match="stopped before it was tried"):
         function(fact(3), seconds=seconds)
-    assert function(url_request(text(4)), seconds=seconds)["statusCode"] == 503
+    answer = function(url_request(text(4)), seconds=seconds)
+    assert (answer["statusCode"], answer["headers"]["Retry-After"]) == (503, "1")
     assert [record["result"] for record in function(transformation(text(5)), seconds=0)["records"]] == [
         "ProcessingFailed"
     ]
@@ -578,6 +579,7 @@ batches = st.lists(
 )
 
 
+@settings(max_examples=60)
 @given(batches, st.sampled_from([message, fifo_message, stream_record, piped_stream_record]), st.booleans())
 def test_exactly_what_failed_is_named(batch, make, in_list):
     """In any batch those records are named that hold a failure, and in a group with order those behind them."""

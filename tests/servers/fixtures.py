@@ -1,6 +1,6 @@
 """Servers as fixtures: started when the first test asks for them, one set for each process of the run.
 
-Tests and examples each have a set of their own. Clients are imported with the first server: few tests need them all.
+Clients are imported with the first server: few tests need them all.
 """
 
 import pytest

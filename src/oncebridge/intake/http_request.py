@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 from http import HTTPStatus
@@ -71,7 +70,7 @@ def _answer(run: Run, request: dict[str, Any], terms: Terms, telemetry: Telemetr
         results = run(unwrap_parsed(b"" if body is None else body), terms)
     except LedgerUnavailable as error:
         # Where the ledger is, and what is wrong there, is for whoever reads the log.
-        telemetry.warn("a request was turned away: the ledger is out of reach", reason=str(error))
+        telemetry.warn(f"a request has to come again: {error}")
         return _again("the ledger is out of reach", OUTAGE_RETRY_AFTER_SECONDS)
     return _answer_for(results)
 
@@ -136,16 +135,15 @@ def _sent_keys(request: dict[str, Any]) -> Iterator[str]:
             if scheme.lower() == "bearer":
                 yield rest.strip()
             elif scheme.lower() == "basic":
-                yield from _password(rest.strip())
+                yield _password(rest.strip())
 
 
-def _password(encoded: str) -> Iterator[str]:
+def _password(encoded: str) -> str:
+    """Read the password of the scheme Basic; empty where there is none, as no key is."""
     try:
-        _, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, ValueError):
-        return
-    if colon:
-        yield password
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+    except ValueError:  # neither base64 nor text
+        return ""
 
 
 def _headers(request: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 import traceback
@@ -25,6 +24,7 @@ from oncebridge.errors import (
 from oncebridge.ledgers.protocol import SettlesInTransaction
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable
 
     from oncebridge.event import Event
@@ -177,6 +177,8 @@ class _LoopThread:
         self._lock = threading.Lock()
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
+        import asyncio  # only where a handler is async: it is a tenth of a cold start
+
         async def caught() -> Any:
             # Left alone, these two would end the loop itself, and whoever waits for it would wait for ever.
             try:
@@ -193,6 +195,8 @@ class _LoopThread:
         return result
 
     def _started(self) -> asyncio.AbstractEventLoop:
+        import asyncio
+
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()

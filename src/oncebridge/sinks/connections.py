@@ -11,6 +11,7 @@ import socket
 import ssl
 from contextlib import suppress
 from contextvars import ContextVar
+from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
@@ -87,7 +88,7 @@ class Exchanges:
             _let_go(response)
             return Answer(response.status, response.headers.get("Retry-After"))
         except HTTPError as error:
-            raise self._no_answer(error) from None  # urllib3's words hold the path, and that may be a secret
+            raise self._no_answer(error) from None  # its words may quote a receiver that echoes what it was sent
         finally:
             _DEADLINE.reset(before)
 
@@ -163,11 +164,7 @@ class _Socket(socket.socket):
         self.settimeout(_DEADLINE.get().left_seconds())
         return super().recv_into(*args, **options)
 
-    def send(self, *args: Any, **options: Any) -> int:
-        self.settimeout(_DEADLINE.get().left_seconds())
-        return super().send(*args, **options)
-
-    def sendall(self, *args: Any, **options: Any) -> None:
+    def sendall(self, *args: Any, **options: Any) -> None:  # its timeout is for all of it, with TLS too
         self.settimeout(_DEADLINE.get().left_seconds())
         super().sendall(*args, **options)
 
@@ -181,8 +178,18 @@ class _TLSSocket(_Socket, ssl.SSLSocket):
 # --- connections -------------------------------------------------------------------------------------
 
 
+class _Response(HTTPResponse):
+    def begin(self) -> None:
+        super().begin()
+        # urllib3 would log headers that are none, and the path beside them: both may hold what is secret.
+        self.msg.defects.clear()
+        self.msg.set_payload("")
+
+
 class _Connection(HTTPConnection):
     """Connects to what its host was resolved to, once that was checked."""
+
+    response_class = _Response
 
     def __init__(self, *args: Any, clock: Clock, place: Place, private: bool, **options: Any) -> None:
         super().__init__(*args, **options)

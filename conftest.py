@@ -1,4 +1,4 @@
-"""Set up every test run: on the installed package, with reproducible examples."""
+"""Set up every run of tests and examples: on the installed package, with real servers and reproducible examples."""
 
 import importlib.metadata
 import importlib.util
@@ -13,8 +13,7 @@ import pytest
 
 from servers.fixtures import ministack, postgres, valkey  # noqa: F401 - fixtures, by being here
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src"
+SOURCE = Path(__file__).resolve().parent / "src"
 TEST_SOURCE = os.environ.get("ONCEBRIDGE_TEST_SOURCE") == "1"
 
 if TEST_SOURCE:  # also for the processes that tests start
@@ -44,16 +43,32 @@ def wrong_package(folder: Path | None) -> str | None:
     return None
 
 
+def left_out() -> str | None:
+    """Say what cannot run on this machine, if anything."""
+    return None if sys.platform == "linux" else f"tests marked `root`, which need Linux; this is {sys.platform}"
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to test anything but the installed wheel by accident."""
-    if problem := wrong_package(package_folder()):
+    """Refuse to test anything but the installed wheel by accident, and to leave out anything in CI."""
+    problem = wrong_package(package_folder())
+    if problem is None and "CI" in os.environ and left_out() is not None:
+        problem = f"CI has to run everything, but would leave out {left_out()}"
+    if problem is not None:
         raise pytest.UsageError(problem)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what cannot run here; the header says so."""
+    if left_out() is not None:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("root")])
+        items[:] = [item for item in items if not item.get_closest_marker("root")]
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Name what is tested and what it runs on."""
     version = "sources" if TEST_SOURCE else importlib.metadata.version("oncebridge")
-    return [
+    lines = [
         f"oncebridge: {version} from {package_folder()}",
         f"python: {platform.python_version()} sqlite: {sqlite3.sqlite_version} on {platform.platform()}",
     ]
+    return lines if left_out() is None else [*lines, f"left out: {left_out()}"]
