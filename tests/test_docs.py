@@ -36,7 +36,7 @@ from oncebridge.clock import SystemClock
 from oncebridge.errors import OncebridgeError
 from oncebridge.identity import Moment
 from oncebridge.simulation import simulate
-from oncebridge.sinks import make_sink
+from oncebridge.sinks import Breakers, make_sink
 from oncebridge.telemetry import COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -188,10 +188,10 @@ def test_settings_files_are_valid(path, tmp_path, monkeypatch):
     for block in blocks(path, "toml"):
         file = tmp_path / "oncebridge.toml"
         file.write_text(block.text)
-        loaded = settings.load_settings(file)
+        loaded, clock = settings.load_settings(file), SystemClock()
         assert loaded != settings.Settings()
         for sink in loaded.sinks:
-            make_sink(sink, SystemClock()).close()
+            make_sink(sink, clock, Breakers(clock)).close()
 
 
 @pytest.mark.parametrize("path", DOCS, ids=named)

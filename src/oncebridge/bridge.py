@@ -15,7 +15,7 @@ from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.settings import Settings, load_settings
 from oncebridge.settings.sinks import SinkSettings, downstream_sink
-from oncebridge.sinks import make_sink
+from oncebridge.sinks import Breakers, make_sink
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.telemetry import Books, Telemetry
 from oncebridge.telemetry.emf import EmbeddedMetrics
@@ -60,6 +60,7 @@ class Bridge:
         self._stopping = threading.Event()
         self._metrics: EmbeddedMetrics | None = None
         self._sinks: list[Sink] = []
+        self._breakers = Breakers(self._clock)
         for sink in self.settings.sinks:
             self._add_sink(sink)
 
@@ -105,7 +106,7 @@ class Bridge:
         return register
 
     def _add_sink(self, settings: SinkSettings) -> None:
-        sink = make_sink(settings, self._clock)
+        sink = make_sink(settings, self._clock, self._breakers)
         self._sinks.append(sink)
         for topic in settings.topics:
             self.handlers.add(topic, sink, name=settings.name)

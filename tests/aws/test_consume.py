@@ -739,6 +739,7 @@ def test_a_ledger_that_refuses_ends_the_run_and_everything_is_handed_back(queue,
     run = consuming(queue, Noting(), ledger=ledger, until_empty=False)
     with pytest.raises(LedgerRefused):
         run.finish()
+    assert run.run._flow.stopping.is_set(), "other workers would go on with what they have in hand"
     assert queue.counts() == (5, 0)
 
 
@@ -914,6 +915,29 @@ def test_handlers_time_counts_one_after_the_other():
     assert hours.let_go == []
     hours.pass_by(10)
     assert [receipt for receipt, _ in hours.let_go] == ["a"]
+
+
+def test_an_outage_of_the_ledger_is_not_a_handlers_time(consuming, queue):
+    """While a ledger that is away is waited for nobody works: the message is kept, however long that lasts."""
+    hours = Hours(handler_timeout_seconds=100.0)
+    hours.add("a")
+    share = hours.in_flight.take(10)
+    for _ in range(10):
+        hours.in_flight.begin_again(share, 60_000_000)
+        hours.pass_by(60)
+    hours.pass_by(100)
+    assert hours.let_go == []
+    hours.pass_by(10)
+    assert [receipt for receipt, _ in hours.let_go] == ["a"]
+    queue.send(*facts(1))
+    begun, ledger = [], faulty(MemoryLedger(), *(Fault("claim", call=number) for number in range(1, 4)))
+
+    def meddle(run):
+        real = run.run.in_flight.begin_again
+        run.run.in_flight.begin_again = lambda *arguments: begun.append(arguments) or real(*arguments)
+
+    consuming(queue, Noting(), ledger=ledger, meddle=meddle).finish()
+    assert [len(share) for share, _ in begun] == [1]
 
 
 def test_what_sqs_does_not_mention_in_its_answer_has_failed():

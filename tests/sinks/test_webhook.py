@@ -16,7 +16,7 @@ from oncebridge.event import parse
 from oncebridge.settings.expressions import compiled
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.sinks import SinkSettings
-from oncebridge.sinks import make_sink
+from oncebridge.sinks import Breakers, make_sink
 from oncebridge.sinks.connections import AnswerLost, ReceiverUnreachable, ReceiverUnwell
 from oncebridge.sinks.webhook import (
     RETRY_AFTER_MAX,
@@ -49,7 +49,7 @@ def sink(clock):
 
     def make(url, **settings):
         usual = {"name": "crm", "private_addresses": True, "timeout_seconds": PATIENT}
-        made.append(make_sink(SinkSettings(url=url, **{**usual, **settings}), clock))
+        made.append(make_sink(SinkSettings(url=url, **{**usual, **settings}), clock, Breakers(clock)))
         return made[-1]
 
     yield make
@@ -403,7 +403,7 @@ def test_settings_show_nothing():
 def test_wrong_urls_are_seen_at_once(settings, words, clock):
     """A URL that can never work is refused when the sink is made, without being shown."""
     with pytest.raises(ConfigurationError) as refused:
-        make_sink(SinkSettings(**settings), clock)
+        make_sink(SinkSettings(**settings), clock, Breakers(clock))
     assert words in str(refused.value)
     assert "hidden" not in str(refused.value)
 
@@ -414,7 +414,7 @@ def test_a_missing_package_is_named(monkeypatch, clock):
     for module in ("webhook", "connections"):
         monkeypatch.delitem(sys.modules, f"oncebridge.sinks.{module}")
     with pytest.raises(MissingExtra, match=r"pip install 'oncebridge\[http\]'"):
-        make_sink(SinkSettings(name="crm", url="https://crm.example/"), clock)
+        make_sink(SinkSettings(name="crm", url="https://crm.example/"), clock, Breakers(clock))
 
 
 def test_nothing_is_looked_up_before_the_first_event(monkeypatch, clock):
@@ -426,7 +426,7 @@ def test_nothing_is_looked_up_before_the_first_event(monkeypatch, clock):
         return look_up(*args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", numbers_only)
-    make_sink(SinkSettings(name="crm", url="https://crm.example/"), clock).close()
+    make_sink(SinkSettings(name="crm", url="https://crm.example/"), clock, Breakers(clock)).close()
 
 
 def test_json_of_a_mapping_is_json(sink):

@@ -11,7 +11,20 @@ from oncebridge import Bridge, Outcome
 from oncebridge.deadletters import DeadLetters
 from oncebridge.settings import load_settings
 from oncebridge.testing.clock import ManualClock
-from payloads import ACW, CANARIES, PRESENCE, PUBLISHED_MS, TIME_MS, detail, envelope, iso, personal, raw, tutorial
+from payloads import (
+    ACW,
+    CANARIES,
+    PRESENCE,
+    PUBLISHED_MS,
+    TIME_MS,
+    detail,
+    envelope,
+    iso,
+    personal,
+    raw,
+    status_change,
+    tutorial,
+)
 from servers.receiver import Reply, running_receiver
 
 HIDDEN = "hidden-4711"
@@ -171,6 +184,21 @@ def test_events_that_were_not_sent_cost_no_attempt(bridge, clock):
     assert set(receiver.raw_effects.values()) == {1}
 
 
+def test_sinks_at_one_host_share_its_breaker(bridge):
+    """What one sink learns of a host spares the others there: they wait too, at no attempt; those elsewhere go on."""
+    with running_receiver(lambda _: Reply(504)) as sick, running_receiver() as well:
+        made = bridge(
+            table("crm", f"{sick.url}/crm", 'topics = ["v2.detail.*"]')
+            + table("audit", f"{sick.url}/audit", 'topics = ["v2.users.*"]')
+            + table("board", well.url, 'topics = ["v2.users.*"]')
+        )
+        made.process_many([event(n) for n in range(3)])
+        result = made.process(envelope(PRESENCE))
+    assert [request.path for request in sick.requests] == ["/events/crm"] * 3
+    assert len(well.requests) == 1
+    assert (result.outcome, result.reason) == (Outcome.RELEASE, "not tried: its receiver is out of reach")
+
+
 def test_a_pause_is_kept(bridge, clock):
     """Whoever asks for seven seconds gets them, from this event and from the others."""
     replies = [Reply(429, {"Retry-After": "7"})]
@@ -231,6 +259,16 @@ def test_downstream_url_gets_what_its_service_expects(bridge, monkeypatch):
         },
     ]
     assert [request.key for request in receiver.requests] == [result.key for result in results]
+
+
+def test_downstream_url_gets_all_of_what_has_no_body(bridge, monkeypatch):
+    """An event without `body` goes out whole under it, and one whose body is empty stays so."""
+    empty = tutorial(event_id="empty")
+    empty["detail"]["body"] = {}
+    with running_receiver() as receiver:
+        monkeypatch.setenv("DOWNSTREAM_URL", receiver.url)
+        bridge().process_many([raw(status_change("held")), raw(empty)])
+    assert [body["body"] for body in sent(receiver)] == [status_change("held")["detail"], {}]
 
 
 def test_downstream_url_is_for_those_without_handlers(bridge, monkeypatch):

@@ -15,7 +15,7 @@ from oncebridge.clock import SystemClock
 from oncebridge.errors import SaysWhy
 from oncebridge.event import parse
 from oncebridge.settings.sinks import SinkSettings
-from oncebridge.sinks import connections, make_sink
+from oncebridge.sinks import Breakers, connections, make_sink
 from oncebridge.sinks.addresses import AddressForbidden
 from oncebridge.sinks.connections import IDLE_US, AnswerLost, ReceiverTimedOut, ReceiverUnreachable
 from oncebridge.sinks.webhook import ReceiverDeferred, ReceiverRefused
@@ -45,7 +45,7 @@ def sink(clock):
 
     def make(url, clock=clock, **settings):
         usual = {"name": "crm", "private_addresses": True, "timeout_seconds": PATIENT}
-        made.append(make_sink(SinkSettings(url=url, **{**usual, **settings}), clock))
+        made.append(make_sink(SinkSettings(url=url, **{**usual, **settings}), clock, Breakers(clock)))
         return made[-1]
 
     yield make

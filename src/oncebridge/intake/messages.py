@@ -182,13 +182,13 @@ class InFlight:
                     self._changed.wait(None if next_us is None else next_us / 1_000_000)
             return []
 
-    def begin_again(self, share: Iterable[Message]) -> None:
-        """Let the time of handlers count from now: the ledger was out of reach until now."""
+    def begin_again(self, share: Iterable[Message], in_us: int) -> None:
+        """Let the time of handlers count from then: until then nobody works on these, the ledger is out of reach."""
         with self._changed:
-            self._begin(share)
+            self._begin(share, in_us)
 
-    def _begin(self, share: Iterable[Message]) -> None:
-        until_us = self._clock.monotonic_us()
+    def _begin(self, share: Iterable[Message], in_us: int = 0) -> None:
+        until_us = self._clock.monotonic_us() + in_us
         for message in share:  # one after the other, and so are their handlers
             until_us += self._handler_timeout_us * max(1, message.tasks_left)
             message.works_until_us = until_us

@@ -267,10 +267,11 @@ class QueueRun:
             except LedgerUnavailable as error:
                 self._ledger_outage.began(f"{error}; waiting for it", self._clock.monotonic_us())
                 backoff_us = int(_LEDGER_BACKOFF.delay_seconds(attempt) * 1_000_000)
-                if self._clock.wait(self._closing, max(self._flow.breaker.again_in_us, backoff_us) / 1_000_000):
+                again_in_us = max(self._flow.breaker.again_in_us, backoff_us)
+                self.in_flight.begin_again(share, again_in_us)
+                if self._clock.wait(self._closing, again_in_us / 1_000_000):
                     raise
                 attempt += 1
-                self.in_flight.begin_again(share)
             else:
                 took_us = (self._clock.monotonic_us() - asked_us) // len(share)
                 self._usual_us += (took_us - self._usual_us) // 4

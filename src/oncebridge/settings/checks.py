@@ -87,6 +87,8 @@ def check_one(known: Mapping[str, Check], name: str, value: Any, where: str, oth
         return known[name].read(value)
     except (ValueError, TypeError, OverflowError):
         raise ConfigurationError(f"{where}: expected {known[name].expected}, got {value!r}") from None
+    except ConfigurationError as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 def check_table(value: Any, where: str, table: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from oncebridge.settings.secrets import REFERENCE, Secret, is_reference, read_re
 #: What a receiver that was written for the tutorial's service expects; with Genesys' own shape it works too.
 TUTORIAL_BODY: Final = (
     '{eventType: detail.eventType || "detail-type" || detail.topicName, '
-    "body: detail.body || detail.eventBody || `{}`, timestamp: detail.timestamp}"
+    "body: not_null(detail.body, detail.eventBody, detail), timestamp: detail.timestamp}"
 )
 
 

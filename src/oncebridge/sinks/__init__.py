@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from oncebridge.breaker import Breaker
 from oncebridge.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -30,7 +31,20 @@ class Sink(Protocol):
         ...
 
 
-def make_sink(settings: SinkSettings, clock: Clock) -> Sink:
+class Breakers:
+    """A breaker for each host: what one sink learns of a host, every other that sends there knows too."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Start with none."""
+        self._clock = clock
+        self._by_host: dict[str, Breaker] = {}
+
+    def of(self, host: str) -> Breaker:
+        """Return the breaker of a host and its port."""
+        return self._by_host.setdefault(host, Breaker(self._clock))
+
+
+def make_sink(settings: SinkSettings, clock: Clock, breakers: Breakers) -> Sink:
     """Make the sink that settings describe."""
     scheme = settings.url.partition("://")[0].lower()
     if scheme not in SCHEMES:
@@ -39,5 +53,5 @@ def make_sink(settings: SinkSettings, clock: Clock) -> Sink:
             f"{', '.join(f'{known}://' for known in SCHEMES)}"
         )
     module, name = SCHEMES[scheme]
-    sink: Sink = getattr(import_module(f"oncebridge.sinks.{module}"), name)(settings, clock)
+    sink: Sink = getattr(import_module(f"oncebridge.sinks.{module}"), name)(settings, clock, breakers)
     return sink

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oncebridge.breaker import Breaker, Open
+from oncebridge.breaker import Open
 from oncebridge.errors import MissingExtra, PermanentError, RetryLater, SaysWhy
 from oncebridge.settings.secrets import Secret
 from oncebridge.sinks.addresses import read_place
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from oncebridge.clock import Clock
     from oncebridge.event import Event
     from oncebridge.settings.sinks import SinkSettings
+    from oncebridge.sinks import Breakers
 
 #: However long a receiver asks to be left alone: one wrong header must not keep events back for days.
 RETRY_AFTER_MAX: Final = 3600.0
@@ -58,9 +59,9 @@ class NothingToSend(PermanentError, SaysWhy):
 
 
 class Webhook:
-    """Posts each event to one URL. Has a breaker of its own: what one sink suffers keeps no other one back."""
+    """Posts each event to one URL. A pause that the receiver asks for is for this URL, its breaker for the host."""
 
-    def __init__(self, settings: SinkSettings, clock: Clock) -> None:
+    def __init__(self, settings: SinkSettings, clock: Clock, breakers: Breakers) -> None:
         """Take the settings; nothing is connected before the first event."""
         self._clock = clock
         self._name = settings.name
@@ -74,7 +75,7 @@ class Webhook:
             timeout_seconds=settings.timeout_seconds,
             private_addresses=settings.private_addresses,
         )
-        self._breaker = Breaker(clock)
+        self._breaker = breakers.of(str(self._place))
         self._not_before_us = 0
 
     def __repr__(self) -> str:
