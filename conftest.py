@@ -72,3 +72,13 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"python: {platform.python_version()} sqlite: {sqlite3.sqlite_version} on {platform.platform()}",
     ]
     return lines if left_out() is None else [*lines, f"left out: {left_out()}"]
+
+
+@pytest.fixture
+def empty_workplace(monkeypatch, tmp_path):
+    """Work in an empty folder, with none of our settings in the environment."""
+    for name in [*os.environ]:
+        if name.startswith(("ONCEBRIDGE_", "REDIS_")) or name in ("DOWNSTREAM_URL", "DLQ_EVENT_BUS"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -36,12 +36,8 @@ getattr(program, entry)(json.load(sys.stdin), None)
 
 
 @pytest.fixture(autouse=True)
-def _bare_environment(tmp_path, monkeypatch):
+def _bare_environment(empty_workplace):
     """Let programs see no settings but those of their test."""
-    monkeypatch.chdir(tmp_path)
-    for variable in [*os.environ]:
-        if variable.startswith(("ONCEBRIDGE_", "REDIS_")) or variable in ("DOWNSTREAM_URL", "DLQ_EVENT_BUS"):
-            monkeypatch.delenv(variable)
 
 
 @pytest.fixture

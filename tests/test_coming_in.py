@@ -1,7 +1,5 @@
 """Who may come in, and what an input transformer made of an envelope: settings that are looked at before any claim."""
 
-import os
-
 import pytest
 
 from oncebridge import Bridge, ConfigurationError, Settings, Verdict
@@ -23,13 +21,7 @@ from payloads import (
     status_change,
 )
 
-
-@pytest.fixture(autouse=True)
-def nothing_set(monkeypatch, tmp_path):
-    """Start in an empty folder, with nothing set in the environment."""
-    for name in [name for name in os.environ if name.startswith("ONCEBRIDGE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_workplace")
 
 
 @pytest.fixture

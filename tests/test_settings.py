@@ -1,7 +1,6 @@
 """Settings from the program, the environment and a file: who wins, what is right, and what an error tells."""
 
 import json
-import os
 import sys
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
@@ -19,13 +18,7 @@ from payloads import ACW, TIME_MS, call_status, envelope, in_envelope, iso
 SECRET = "correct-horse-battery-staple"
 DESK = "Desk Changed"
 
-
-@pytest.fixture(autouse=True)
-def nothing_set(monkeypatch, tmp_path):
-    """Start in an empty folder, with nothing set in the environment."""
-    for name in [name for name in os.environ if name.startswith(("ONCEBRIDGE_", "REDIS_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_workplace")
 
 
 @pytest.fixture

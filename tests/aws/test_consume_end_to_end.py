@@ -20,7 +20,7 @@ from servers.valkey import running_valkey
 
 SOURCE = "genesys.test"  # the emulator keeps sources that begin with `aws.` to itself
 RULES = ("calls", "all")  # both match, so that each event is delivered twice
-EVENTS = 24
+EVENTS = 18
 AGAIN = 6
 
 SETTINGS = """\

@@ -1,7 +1,5 @@
 """Sinks by settings: what a table `[sinks.NAME]` may hold, and what an error tells."""
 
-import os
-
 import pytest
 
 from oncebridge import Bridge, ConfigurationError
@@ -11,13 +9,7 @@ from oncebridge.settings.sinks import SinkSettings
 
 URL = 'url = "https://crm.example/events"\n'
 
-
-@pytest.fixture(autouse=True)
-def nothing_set(monkeypatch, tmp_path):
-    """Start in an empty folder, with nothing set in the environment."""
-    for name in [name for name in os.environ if name.startswith(("ONCEBRIDGE_", "REDIS_", "DOWNSTREAM_", "DLQ_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_workplace")
 
 
 @pytest.fixture

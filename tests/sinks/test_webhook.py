@@ -26,35 +26,13 @@ from oncebridge.sinks.webhook import (
     ReceiverRefused,
     seconds_to_wait,
 )
-from oncebridge.testing.clock import START_US, ManualClock
+from oncebridge.testing.clock import START_US
 from payloads import ACW, CANARIES, detail, envelope, personal, raw, tutorial
 from servers.process import free_port
 from servers.receiver import Reply, running_receiver
 
 KEY = "ob1_00112233445566778899aabbccddeeff"
-PATIENT = 60.0  # no test waits for it
 OPENS_AFTER = 3  # failures in a row
-
-
-@pytest.fixture
-def clock():
-    """A clock that moves when told."""
-    return ManualClock()
-
-
-@pytest.fixture
-def sink(clock):
-    """Make sinks; they are closed at the end."""
-    made = []
-
-    def make(url, **settings):
-        usual = {"name": "crm", "private_addresses": True, "timeout_seconds": PATIENT}
-        made.append(make_sink(SinkSettings(url=url, **{**usual, **settings}), clock, Breakers(clock)))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def event_of(tree, **changes):

@@ -1,7 +1,6 @@
 """The webhook sink behind a real bridge, from real settings: what settles, what is repeated, and under which key."""
 
 import json
-import os
 import threading
 from collections import Counter
 
@@ -10,7 +9,6 @@ import pytest
 from oncebridge import Bridge, Outcome
 from oncebridge.deadletters import DeadLetters
 from oncebridge.settings import load_settings
-from oncebridge.testing.clock import ManualClock
 from payloads import (
     ACW,
     CANARIES,
@@ -29,19 +27,7 @@ from servers.receiver import Reply, running_receiver
 
 HIDDEN = "hidden-4711"
 
-
-@pytest.fixture(autouse=True)
-def nothing_set(monkeypatch, tmp_path):
-    """Start in an empty folder, with nothing set in the environment."""
-    for name in [name for name in os.environ if name.startswith(("ONCEBRIDGE_", "REDIS_", "DOWNSTREAM_", "DLQ_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def clock():
-    """A clock that moves when told."""
-    return ManualClock()
+pytestmark = pytest.mark.usefixtures("empty_workplace")
 
 
 @pytest.fixture

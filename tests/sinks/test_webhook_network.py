@@ -14,43 +14,20 @@ from msgspec.structs import replace
 from oncebridge.clock import SystemClock
 from oncebridge.errors import SaysWhy
 from oncebridge.event import parse
-from oncebridge.settings.sinks import SinkSettings
-from oncebridge.sinks import Breakers, connections, make_sink
+from oncebridge.sinks import connections
 from oncebridge.sinks.addresses import AddressForbidden
 from oncebridge.sinks.connections import IDLE_US, AnswerLost, ReceiverTimedOut, ReceiverUnreachable
 from oncebridge.sinks.webhook import ReceiverDeferred, ReceiverRefused
-from oncebridge.testing.clock import ManualClock
 from payloads import ACW, envelope, raw
 from servers.process import free_port, wait_until
 from servers.receiver import Reply, running_receiver
+from sinks.conftest import PATIENT
 
 EVENT = replace(parse(raw(envelope(ACW))), key="ob1_00112233445566778899aabbccddeeff", token=17)
-PATIENT = 60.0  # no test waits for it
 NAIVE_SECONDS = 15.0  # nor for this, unless it fails
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 AUTHORITY = Path(__file__).with_name("authority.pem")  # signs the other one; the key that signed is gone
 CERTIFICATE = Path(__file__).with_name("receiver.pem")  # of receiver.test, until 2126
-
-
-@pytest.fixture
-def clock():
-    """A clock that moves when told: deadlines pass only where a test says so."""
-    return ManualClock()
-
-
-@pytest.fixture
-def sink(clock):
-    """Make sinks; they are closed at the end."""
-    made = []
-
-    def make(url, clock=clock, **settings):
-        usual = {"name": "crm", "private_addresses": True, "timeout_seconds": PATIENT}
-        made.append(make_sink(SinkSettings(url=url, **{**usual, **settings}), clock, Breakers(clock)))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from oncebridge.bridge import Bridge
-from oncebridge.cli.output import narrator, say, write_books, write_json
+from oncebridge.cli.output import narrator, report_books, say
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     HandlerOption,
@@ -114,12 +114,7 @@ def _serve_metrics(bridge: Bridge, run: QueueRun, port: int, host: str) -> Calla
 
 def _report(bridge: Bridge, *, json: bool) -> None:
     books = bridge.books.as_dict()
-    if json:
-        write_json(books)
-    else:
-        write_books(books)
-    if books["dead"] or books["conflict"]:
-        say("see what was kept: oncebridge dead list")
+    report_books(books, json=json)
     if books["retrying"]:
         say(f"{books['retrying']:,} not settled; handed back to the queue, they come again")
 

@@ -136,6 +136,16 @@ def opened_for_writing(path: str) -> Iterator[IO[bytes]]:
         yield file  # type: ignore[misc]  # gzip's writer is a binary file in all but name
 
 
+def report_books(books: Mapping[str, int | bool], *, json: bool) -> None:
+    """Write the books of a run that is over, and where to look next."""
+    if json:
+        write_json(books)
+    else:
+        write_books(books)
+    if books["dead"] or books["conflict"]:
+        say("see what was kept: oncebridge dead list")
+
+
 def progress_bar(*, over_bytes: bool = False) -> Progress:
     """Make a progress bar; nothing is drawn where nobody looks."""
     return Progress(

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from oncebridge.cli.output import opened_for_writing, progress_bar, say, write_books, write_json
+from oncebridge.cli.output import opened_for_writing, progress_bar, report_books, say
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     HandlerOption,
@@ -98,13 +98,7 @@ def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
 
 
 def _report(bridge: Bridge, *, json: bool, finished: bool) -> None:
-    books = bridge.books.as_dict()
-    if json:
-        write_json(books)
-    else:
-        write_books(books)
-    if books["dead"] or books["conflict"]:
-        say("see what was kept: oncebridge dead list")
+    report_books(bridge.books.as_dict(), json=json)
     if not finished:
         say("stopped before everything was settled; run the same command again to go on")
 

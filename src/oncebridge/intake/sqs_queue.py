@@ -7,6 +7,7 @@ passes for passing trouble: every call here may be repeated.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -137,6 +138,8 @@ class Queue:
     def connected(cls, url: str, *, poll_seconds: int, workers: int) -> Self:
         """Make the client; nothing is sent yet."""
         require_boto3(_SETTING)
+        if "@" in urlsplit(url).netloc:  # not shown, as the URL is from here on
+            raise ConfigurationError(f"{_SETTING}: holds a name or password; AWS' own settings say who we are")
         connections = workers + 2  # one polls, one keeps messages hidden
         try:
             client = queue_client(url, _SETTING, read_seconds=poll_seconds + ANSWER_SECONDS, connections=connections)
