@@ -261,11 +261,14 @@ def test_where_deliveries_go_on_there_are_as_many_attempts_as_set(function, shap
     assert function.statuses == {"dead": 1}
 
 
-def test_what_firehose_is_told_has_failed_is_a_dead_letter_at_once(function):
-    """Firehose never repeats a record that failed, so the first failure is the last, and the event is kept."""
+def test_what_firehose_set_aside_is_taken_when_it_comes_again(function):
+    """A record that failed is in Firehose's bucket; put through again, it takes effect once."""
     function.does[1] = RuntimeError("no luck")
-    function(transformation(text(1)))
-    assert function.statuses == {"dead": 1}
+    assert not succeeded("Firehose", function(SHAPES["Firehose"]))
+    assert function.statuses == {"retry": 1}
+    function.does.clear()
+    assert [succeeded("Firehose", function(SHAPES["Firehose"])) for _ in range(2)] == [True, True]
+    assert function.done == [1]
 
 
 # --- queues and streams -------------------------------------------------------------------------------------

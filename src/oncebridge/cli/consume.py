@@ -37,7 +37,7 @@ POLL_SECONDS: Final = 5  # an orderly stop waits for the poll that is under way
 
 
 def consume(
-    queue_url: Annotated[str, typer.Argument(help="The queue, such as https://sqs.eu-central-1.amazonaws.com/1/q.")],
+    queue_url: Annotated[str, typer.Argument(help="The queue, as AWS names it: https://sqs...", metavar="QUEUE_URL")],
     *,
     ledger: LedgerOption = None,
     handler: HandlerOption = None,

@@ -146,6 +146,6 @@ ATTEMPTS: Final = {
     Told.BY_ERROR: 3,
     # Queues and streams go on for long, or have somewhere to put what they give up.
     Told.BY_NAME: None,
-    # Firehose never repeats a record that failed.
-    Told.BY_RECORD: 1,
+    # Firehose keeps records that failed in its bucket, from where they can be put through again.
+    Told.BY_RECORD: None,
 }
