@@ -25,6 +25,7 @@ from oncebridge import (
     Verdict,
 )
 from oncebridge.claim import Status
+from oncebridge.deadletters import DeadLetters
 from oncebridge.handlers import overlap
 from oncebridge.identity import key_bytes
 from oncebridge.ledgers.memory import MemoryLedger
@@ -307,13 +308,21 @@ def test_overlap_is_refused(one, other):
     "deliver", [envelope(ACW), in_envelope(envelope(ACW)["detail"], detail_type="Acw")], ids=["one", "torn"]
 )
 def test_one_function_may_take_several_topics(deliver):
-    """One function under one name gets an event once, by however many of its patterns it is meant."""
-    got = []
-    take = got.append
+    """One function under one name gets an event once, by however many of its patterns it is meant; redriven too."""
+    got, failing = [], [PermanentError()]
+
+    def take(event):
+        if failing:
+            raise failing.pop()
+        got.append(event)
+
     with Bridge("memory://") as bridge:
         for topic in (ACW, "v2.detail.*", "*", "Acw", f"v2.detail.events.conversation.{CONVERSATION}.acw"):
             bridge.on(topic, name="crm")(take)
-        assert bridge.process(deliver).outcome is Outcome.DONE
+        assert bridge.process(deliver).outcome is Outcome.DEAD
+        letters = DeadLetters(bridge.open())
+        (entry,) = letters.matching()
+        assert letters.redrive(entry).outcome is Outcome.DONE
         assert bridge.process(deliver).verdict is Verdict.REDELIVERY
     assert len(got) == 1
 

@@ -106,8 +106,6 @@ class Flow:
         """Work a batch off; return what became of each delivery, in order."""
         self._listening = self.telemetry.listening
         give_up_us = self.clock.monotonic_us() + int(self._settings.busy_wait_seconds * 1_000_000)
-        if terms.until_us is not None:
-            give_up_us = min(give_up_us, terms.until_us)
         if self._ahead is not None and len(raws) > SLICE:
             deliveries = self._run_ahead(self._ahead, raws, terms)
         else:
