@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from oncebridge.errors import OncebridgeError
+from oncebridge.errors import SaysWhy
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, cap_seconds=10.0)
 
 
-class Open(OncebridgeError):
-    """The breaker is open: the call was not made. Raised inside the bridge only."""
+class Open(SaysWhy):
+    """The breaker is open: the call was not made, or only to look. Raised inside the bridge only."""
 
     def __init__(self, failures: int, again_in_us: int, last: str) -> None:
         """Remember how often it failed in a row, how it failed last, and when it is tried next."""
@@ -55,6 +55,11 @@ class Breaker:
     def __repr__(self) -> str:
         """Show whether it is open."""
         return f"<Breaker {'open' if self._openings else 'closed'} after {self._failures} failures in a row>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the other side was out of reach the last time: a call that is let through only looks."""
+        return self._openings > 0
 
     @property
     def again_in_us(self) -> int:

@@ -392,7 +392,7 @@ def test_a_message_whose_handler_hangs_comes_again_and_is_tried_by_another_worke
 
     queue.send(*facts(1))
     handler = Noting(hang_first)
-    run = consuming(queue, handler, lease_seconds=1.0, handler_timeout_seconds=0.5, until_empty=False)
+    run = consuming(queue, handler, lease_seconds=1.0, handler_timeout_seconds=1.5, until_empty=False)
     wait_until(lambda: handler.done, "another worker has done it")
     wait_until(lambda: queue.is_empty, "its message is deleted")
     gate.set()
@@ -533,7 +533,7 @@ def test_what_cannot_be_deleted_comes_again_as_a_duplicate(queue, consuming, cap
     run = consuming(
         queue,
         handler,
-        lease_seconds=0.5,
+        lease_seconds=1.0,
         until_empty=False,
         meddle=lambda run: run.client.instead.update(delete_message_batch=refuse),
     )
@@ -971,6 +971,11 @@ def start(cli, ministack):
     return run
 
 
+def said(run):
+    """Return what a running command has written to standard error so far; its place there is its own."""
+    return os.pread(run._err.fileno(), 100_000, 0).decode()
+
+
 def test_a_stop_under_load_lets_handlers_finish_and_hands_the_rest_back(queue, cli, start):
     """After SIGTERM what runs is done and deleted, the rest can be seen at once, and the next run does it."""
     events = facts(40)
@@ -978,6 +983,7 @@ def test_a_stop_under_load_lets_handlers_finish_and_hands_the_rest_back(queue, c
     first = start(queue.url, "--handler", "hooks:wait", "--concurrency", "3")
     wait_until(lambda: len(cli.lines("started")) == 3, "three handlers run")
     first.signal(signal.SIGTERM)
+    wait_until(lambda: "stopping" in said(first), "it has heard that")
     (cli.folder / "gate").touch()
     ran = first.finish()
     done = len(cli.lines("effects"))
@@ -1020,8 +1026,7 @@ def test_prometheus_is_answered_while_it_runs(queue, cli, start):
     queue.send(*facts(2))
     run = start(queue.url, "--handler", "hooks:wait", "--concurrency", "2", "--metrics-port", "0")
     wait_until(lambda: len(cli.lines("started")) == 2, "both handlers run")
-    said = os.pread(run._err.fileno(), 10_000, 0).decode()  # it still writes, so its place there is its own
-    with urlopen(re.search(r"http://127\.0\.0\.1:\d+/metrics", said)[0], timeout=30) as answer:
+    with urlopen(re.search(r"http://127\.0\.0\.1:\d+/metrics", said(run))[0], timeout=30) as answer:
         text = answer.read().decode()
     assert "oncebridge_in_flight 2.0" in text
     (cli.folder / "gate").touch()

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from oncebridge import Bridge, Outcome
+from oncebridge import Bridge, NotAcknowledged, Outcome
 from oncebridge.deadletters import DeadLetters
 from oncebridge.settings import load_settings
 from payloads import (
@@ -170,6 +170,35 @@ def test_events_that_were_not_sent_cost_no_attempt(bridge, clock):
     assert set(receiver.raw_effects.values()) == {1}
 
 
+@pytest.mark.parametrize("reply", [Reply(503), Reply(504), Reply(500, then="close before answer")], ids=str)
+def test_an_outage_makes_no_dead_letters(bridge, clock, reply):
+    """However long a receiver is away, an event is tried in vain three times; looking whether it is back costs none."""
+    well = threading.Event()
+    with running_receiver(lambda _: Reply() if well.is_set() else reply) as receiver:
+        made = bridge(table("crm", receiver.url) + "[retry]\nattempts = 4\n")
+        for _ in range(50):
+            assert not made.process(event()).acknowledged
+            clock.advance(11)  # the breaker lets one look
+        assert len(receiver.requests) == 50
+        well.set()
+        assert made.process(event()).outcome is Outcome.DONE
+    assert [request.headers["Oncebridge-Attempt"] for request in receiver.requests][-48:] == ["4"] * 48
+    assert len({request.key for request in receiver.requests}) == 1
+
+
+def test_lambda_counts_what_it_did_not_try(bridge):
+    """Lambda gives up after three invocations, whatever happened in them, so the third makes a dead letter."""
+    with running_receiver(lambda _: Reply(429, {"Retry-After": "600"})) as receiver:
+        made = bridge(table("crm", receiver.url))
+        for _ in range(2):
+            with pytest.raises(NotAcknowledged):
+                made.lambda_handler(envelope(ACW))
+        assert made.lambda_handler(envelope(ACW))["dead"] == 1
+        (entry,) = DeadLetters(made.open()).matching()
+    assert len(receiver.requests) == 1
+    assert "asked for a pause at attempt 3 of 3" in entry.reason
+
+
 def test_sinks_at_one_host_share_its_breaker(bridge):
     """What one sink learns of a host spares the others there: they wait too, at no attempt; those elsewhere go on."""
     with running_receiver(lambda _: Reply(504)) as sick, running_receiver() as well:
@@ -182,7 +211,7 @@ def test_sinks_at_one_host_share_its_breaker(bridge):
         result = made.process(envelope(PRESENCE))
     assert [request.path for request in sick.requests] == ["/events/crm"] * 3
     assert len(well.requests) == 1
-    assert (result.outcome, result.reason) == (Outcome.RELEASE, "not tried: its receiver is out of reach")
+    assert (result.outcome, result.reason) == (Outcome.RELEASE, "its receiver is out of reach; this was no attempt")
 
 
 def test_a_pause_is_kept(bridge, clock):

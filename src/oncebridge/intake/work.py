@@ -85,7 +85,7 @@ class Work:
                 if claim.attempt == 1:
                     return _DONE  # nearly always
         except (ClaimLost, Open) as error:
-            return _without_effect(error)
+            return self._untried(handler, claim, error, attempts)
         except _HandlerFailed as failed:
             return self._failed(handler, claim, failed.args[0], limit)
         except (LedgerUnavailable, LedgerRefused) as error:
@@ -113,6 +113,15 @@ class Work:
                 self._call(handler, event, transaction=transaction)
             except (Exception, SystemExit) as error:
                 raise _HandlerFailed(error) from error
+
+    def _untried(self, handler: Handler, claim: Claim, error: ClaimLost | Open, attempts: int | None) -> Ended:
+        """Tell how an event ends that nothing was done with; that does not count, unless whoever delivers counts it."""
+        if isinstance(error, ClaimLost):
+            return Ended(outcome=Outcome.RETRY, reason=str(error), lost=True)
+        if attempts is not None:
+            return self._failed(handler, claim, error, self._limit(handler, attempts))
+        reason = "its receiver is out of reach; this was no attempt"
+        return Ended(outcome=Outcome.RELEASE, reason=reason, again_in_us=error.again_in_us)
 
     def _failed(self, handler: Handler, claim: Claim, error: BaseException, limit: float) -> Ended:
         """Tell a permanent error from a passing one."""
@@ -148,13 +157,6 @@ class Work:
 def _storable(text: str) -> str:
     """Write half characters and U+0000 as escapes: no database keeps them, and an error may quote anything."""
     return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
-
-
-def _without_effect(error: ClaimLost | Open) -> Ended:
-    if isinstance(error, Open):
-        reason = "not tried: its receiver is out of reach"
-        return Ended(outcome=Outcome.RELEASE, reason=reason, again_in_us=error.again_in_us)
-    return Ended(outcome=Outcome.RETRY, reason=str(error), lost=True)
 
 
 def _attempt(attempt: int) -> str:
