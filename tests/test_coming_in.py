@@ -1,5 +1,7 @@
 """Who may come in, and what an input transformer made of an envelope: settings that are looked at before any claim."""
 
+import functools
+
 import pytest
 
 from oncebridge import Bridge, ConfigurationError, Settings, Verdict
@@ -240,3 +242,16 @@ def test_wrong_tables_are_refused(loaded, text, words):
     """A wrong table is refused with its field, its value and the fix."""
     with pytest.raises(ConfigurationError, match=words):
         loaded(text)
+
+
+@pytest.mark.parametrize("depth", [100, 900, 986, 989, 992, 1500])
+def test_what_is_nested_too_deeply_is_known_again(depth):
+    """Parsed JSON that is far too deep to be read is kept, known by its content, and no duplicate of another."""
+
+    def nested(leaf):
+        return functools.reduce(lambda inner, _: {"a": inner}, range(depth), leaf)
+
+    results, _, ledger = handled(Settings(), nested(1), nested(2), nested(1))
+    assert [result.verdict for result in results] == [Verdict.DEAD] * 3
+    assert results[0].key == results[2].key != results[1].key
+    assert ledger.counts()[Status.DEAD] == 2

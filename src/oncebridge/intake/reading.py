@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -102,7 +103,17 @@ class Reader:
 
 def _shown(raw: object) -> bytes:
     """Write what is no JSON as well as it can be written, to know it again."""
-    try:
-        return repr(raw).encode(errors="backslashreplace")
-    except Exception:  # noqa: BLE001 - too deep, or an object of the caller's that cannot be shown
-        return f"<{type(raw).__name__}>".encode()
+    for write in (_written, _marshalled):  # the latter goes deeper, but can do less
+        try:
+            return write(raw)
+        except Exception:  # noqa: BLE001, S112 - too deep, or an object of the caller's that cannot be shown
+            continue
+    return f"<{type(raw).__name__}>".encode()
+
+
+def _written(raw: object) -> bytes:
+    return repr(raw).encode(errors="backslashreplace")
+
+
+def _marshalled(raw: Any) -> bytes:
+    return marshal.dumps(raw, 2)  # from version 3 on, equal objects need not be written alike
