@@ -95,6 +95,9 @@ class Proxy:
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._pairs.append((client, server))
+            if self._refuses:  # told so just now, when this pair was not there to be cut
+                self.cut()
+                continue
             muted = threading.Event()  # the reply that comes next is not for the client
             for source, target, is_request in ((client, server, True), (server, client, False)):
                 threading.Thread(

@@ -135,8 +135,6 @@ class QueueRun:
         self._usual_us = SHARE_US  # until it is known to be less
         self._closing = threading.Event()
         self._error: BaseException | None = None
-        #: Whether the queue had nothing more, and nothing was in flight.
-        self.emptied = False
 
     # --- the run -------------------------------------------------------------------------------------
 
@@ -210,7 +208,6 @@ class QueueRun:
             now_us = self._clock.monotonic_us()
             self.in_flight.add([self._read(one, now_us) for one in received])
             if self._until_empty and not received and not len(self.in_flight):
-                self.emptied = True
                 self._close()
 
     def _wanted(self) -> int:
