@@ -15,6 +15,7 @@ from oncebridge.handlers import LetterCopy
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.sinks import letters
+from oncebridge.sinks.amazon import place_of_queue
 from oncebridge.sinks.letters import LetterBus, LetterNotSent, LetterQueue
 from payloads import ACW, ENVELOPE_ID, TIME_MS, envelope, raw, status_change
 from servers.process import wait_until
@@ -354,6 +355,32 @@ def test_what_is_no_object_is_sent_encoded_to_a_bus():
 
 
 # --- settings -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "region", "endpoint"),
+    [
+        ("https://sqs.eu-central-1.amazonaws.com", "eu-central-1", None),
+        ("https://sqs.cn-north-1.amazonaws.com.cn", "cn-north-1", None),
+        ("https://us-west-2.queue.amazonaws.com", "us-west-2", None),
+        ("https://sqs-fips.us-east-1.amazonaws.com", "us-east-1", "https://sqs-fips.us-east-1.amazonaws.com"),
+        ("https://sqs.eu-west-1.api.aws", "eu-west-1", "https://sqs.eu-west-1.api.aws"),
+        (
+            "https://vpce-0a1b-2c3d.sqs.eu-west-1.vpce.amazonaws.com",
+            "eu-west-1",
+            "https://vpce-0a1b-2c3d.sqs.eu-west-1.vpce.amazonaws.com",
+        ),
+        ("http://127.0.0.1:4566", None, "http://127.0.0.1:4566"),
+        (
+            "https://sqs.eu-central-1.amazonaws.com.evil.example",
+            None,
+            "https://sqs.eu-central-1.amazonaws.com.evil.example",
+        ),
+    ],
+)
+def test_a_queue_is_where_its_url_says(host, region, endpoint):
+    """Region and endpoint come from the queue's URL, for Amazon's own hosts, endpoints in a VPC and emulators."""
+    assert place_of_queue(f"{host}/123456789012/events") == (region, endpoint)
 
 
 @pytest.mark.parametrize("url", ["dead-letters", "https://sqs.eu-central-1.amazonaws.com", "arn:aws:sqs:x:1:q"])

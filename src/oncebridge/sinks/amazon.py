@@ -11,8 +11,11 @@ from oncebridge.errors import ConfigurationError, MissingExtra
 
 CONNECT_SECONDS: Final = 3
 READ_SECONDS: Final = 10
-_AMAZON: Final = re.compile(r"(?:[a-z0-9-]+\.)?sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?|"
-                            r"(?P<old>[a-z0-9-]+)\.queue\.amazonaws\.com(?:\.cn)?")  # fmt: skip
+#: Hosts of Amazon's own, new and old, and those of endpoints in a VPC: all name the region.
+_PUBLIC: Final = re.compile(r"(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
+_OTHER: Final = re.compile(
+    r"(?:[a-z0-9-]+\.)*sqs(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?(?:amazonaws\.com(?:\.cn)?|api\.aws)"
+)
 _BUS: Final = re.compile(
     r"arn:aws[a-z-]*:events:(?P<region>[a-z0-9-]+):\d{12}:event-bus/.{1,256}|[/.A-Za-z0-9_-]{1,256}"
 )
@@ -43,13 +46,18 @@ def check_bus(bus: str, setting: str) -> str:
 
 def queue_client(url: str, setting: str, *, read_seconds: float = READ_SECONDS, connections: int = 10) -> Any:
     """Make a client for the queue at this URL."""
-    place = urlsplit(check_queue(url, setting))
-    amazon = _AMAZON.fullmatch(place.hostname or "")
-    if amazon is None:  # an emulator, or an endpoint of the user's own
-        endpoint = f"{place.scheme}://{place.netloc}"
-        return _client("sqs", None, endpoint, read_seconds=read_seconds, connections=connections)
-    region = amazon["region"] or amazon["old"]
-    return _client("sqs", region, None, read_seconds=read_seconds, connections=connections)
+    region, endpoint = place_of_queue(check_queue(url, setting))
+    return _client("sqs", region, endpoint, read_seconds=read_seconds, connections=connections)
+
+
+def place_of_queue(url: str) -> tuple[str | None, str | None]:
+    """Return the region and the endpoint of a queue; None where boto3 knows better than its URL."""
+    place = urlsplit(url)
+    public = _PUBLIC.fullmatch(place.hostname or "")
+    if public is not None:
+        return public[1] or public[2], None
+    other = _OTHER.fullmatch(place.hostname or "")  # or an emulator
+    return None if other is None else other[1], f"{place.scheme}://{place.netloc}"
 
 
 def bus_client(bus: str, setting: str) -> Any:
