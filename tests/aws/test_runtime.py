@@ -16,7 +16,7 @@ from shapes import message, records
 
 pytestmark = [pytest.mark.root]
 
-SECONDS = 20  # of an invocation that is not meant to be cut off
+SECONDS = 100  # of an invocation that is not meant to be cut off: on a busy machine a cold start takes long
 
 #: A function that does with each event what its body says, and writes down what it did where no ledger can touch it.
 APP = '''\
@@ -127,6 +127,11 @@ def failures(answer):
     return [item["itemIdentifier"] for item in answer["batchItemFailures"]]
 
 
+def is_warm(function):
+    """Let a function start, so that the next invocation has all its time; tell whether that was not cut off."""
+    return failures(function.invoke(batch(event(0)))) == []
+
+
 def test_a_cold_function_takes_batches_and_single_events_once(runner):
     """From the first invocation on, and in a second function that starts cold, each event takes effect once."""
     with runner.function() as function:
@@ -158,7 +163,7 @@ def test_a_batch_that_takes_too_long_is_answered_before_it_is_cut_off(runner):
         first, *others = range(seconds, seconds + 4)
         long_batch = batch(event(first, does="use_up_the_time"), *[event(n, does="hang_once") for n in others])
         with runner.function(seconds) as function:
-            named = failures(function.invoke(long_batch))
+            named = failures(function.invoke(long_batch)) if is_warm(function) else None
         if named is not None:
             break
     assert named == [str(n) for n in others]
@@ -169,8 +174,8 @@ def test_a_batch_that_takes_too_long_is_answered_before_it_is_cut_off(runner):
 def test_an_invocation_that_hangs_is_cut_off_and_the_next_takes_over(runner):
     """What a handler never came back from is taken over once its lease is over."""
     hanging = batch(event(1, does="hang_once"))
-    with runner.function(5) as function:
-        wait_until(lambda: failures(function.invoke(batch(event(0)))) == [], "the function to be warm")
+    with runner.function(10) as function:
+        wait_until(lambda: is_warm(function), "the function to be warm", seconds=180)
         assert "timed out" in function.invoke(hanging)
         assert runner.noted("done")[1] == 0
         wait_until(lambda: failures(function.invoke(hanging)) == [], "the event to be taken over")
