@@ -16,6 +16,8 @@ class Check(msgspec.Struct, frozen=True):
 
     expected: str
     read: Callable[[Any], Any]
+    #: Whether an error may show the value: not where somebody may have put a secret by mistake.
+    shown: bool = True
 
 
 def number(low: float, high: float) -> Check:
@@ -86,7 +88,8 @@ def check_one(known: Mapping[str, Check], name: str, value: Any, where: str, oth
     try:
         return known[name].read(value)
     except (ValueError, TypeError, OverflowError):
-        raise ConfigurationError(f"{where}: expected {known[name].expected}, got {value!r}") from None
+        got = f", got {value!r}" if known[name].shown else ""
+        raise ConfigurationError(f"{where}: expected {known[name].expected}{got}") from None
     except ConfigurationError as error:
         raise type(error)(f"{where}: {error}") from None
 

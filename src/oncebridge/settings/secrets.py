@@ -79,10 +79,11 @@ def _from_secrets_manager(place: str) -> str:
 
 _PLACES: Final = {"env": _from_environment, "file": _from_file, "secretsmanager": _from_secrets_manager}
 
-REFERENCE: Final = Check("env:NAME, file:PATH or secretsmanager:ID", read_reference)
+REFERENCE: Final = Check("env:NAME, file:PATH or secretsmanager:ID", read_reference, shown=False)
 REFERENCES: Final = Check(
     "a list of env:NAME, file:PATH or secretsmanager:ID",
     lambda value: tuple(read_reference(reference) for reference in read_texts(value)),
+    shown=False,
 )
 
 

@@ -12,7 +12,7 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.handlers import overlap
 from oncebridge.settings.checks import FLAG, Check, check_one, check_table, number, read_text, read_texts
 from oncebridge.settings.expressions import Search, compiled
-from oncebridge.settings.secrets import REFERENCE, Secret, is_reference, read_reference
+from oncebridge.settings.secrets import REFERENCE, Secret, is_reference
 
 #: What a receiver that was written for the tutorial's service expects; with Genesys' own shape it works too.
 TUTORIAL_BODY: Final = (
@@ -64,25 +64,10 @@ def read_sink(name: str, given: Any, file: str) -> SinkSettings:
 
 
 def _read_setting(setting: str, value: Any, where: str) -> Any:
-    """Check one setting. Of those that may hold a secret by mistake the value is not shown."""
-    if setting == "url":
-        if not isinstance(value, str) or not value:
-            raise ConfigurationError(f"{where}: expected a text such as https://crm.example/events")
-        return value
-    if setting in ("bearer", "api_key"):
-        return _read_secret(value, where)
+    """Check one setting; of headers, each by itself."""
     if setting == "headers":
         return _read_headers(value, where)
-    return check_one(SINK, setting, value, where, ("url", "bearer", "api_key", "headers"))
-
-
-def _read_secret(value: Any, where: str) -> Secret:
-    try:
-        return read_reference(value)
-    except ValueError:
-        raise ConfigurationError(f"{where}: expected {REFERENCE.expected}") from None
-    except ConfigurationError as error:
-        raise type(error)(f"{where}: {error}") from None
+    return check_one(SINK, setting, value, where, ("headers",))
 
 
 def _read_headers(value: Any, where: str) -> tuple[tuple[str, str | Secret], ...]:
@@ -95,7 +80,8 @@ def _read_headers(value: Any, where: str) -> tuple[tuple[str, str | Secret], ...
 
 def _read_header_value(value: Any, where: str) -> str | Secret:
     if is_reference(value):
-        return _read_secret(value, where)
+        secret: Secret = check_one({"value": REFERENCE}, "value", value, where)
+        return secret
     if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
         raise ConfigurationError(
             f"{where}: expected one line of printable ASCII, or {REFERENCE.expected} for a value that is secret"
@@ -166,6 +152,10 @@ HEADER_NAME: Final = Check(
     _read_header_name,
 )
 SINK: Final = {
+    # Its path may hold a token.
+    "url": Check("a text such as https://crm.example/events", read_text, shown=False),
+    "bearer": REFERENCE,
+    "api_key": REFERENCE,
     "topics": Check('a list of topics, such as ["v2.users.{id}.presence"]', _read_topics),
     "body": Check(
         "a JMESPath expression over the envelope, such as detail.eventBody", lambda v: compiled(read_text(v))
