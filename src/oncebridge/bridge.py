@@ -57,7 +57,8 @@ class Bridge:
         self._breaker = ledger_breaker(self._clock)
         self._flow: Flow | None = None
         self._opening = threading.Lock()
-        self._stopping = threading.Event()
+        #: Set once it was told to stop.
+        self.stopping = threading.Event()
         self._metrics: EmbeddedMetrics | None = None
         self._sinks: list[Sink] = []
         self._breakers = Breakers(self._clock)
@@ -206,7 +207,7 @@ class Bridge:
             telemetry=self.telemetry,
             clock=self._clock,
             breaker=self._breaker,
-            stopping=self._stopping,
+            stopping=self.stopping,
             copiers=make_copiers(self.settings),
         )
 
@@ -216,7 +217,7 @@ class Bridge:
         An effect that is done is still settled. While the ledger is out of reach that is tried until the lease is over.
         """
         # In a thread: a signal may have interrupted this one just while it held the event's lock, waiting.
-        setter = threading.Thread(target=self._stopping.set, name="oncebridge-stop", daemon=True)
+        setter = threading.Thread(target=self.stopping.set, name="oncebridge-stop", daemon=True)
         setter.start()
         setter.join(STOP_JOIN_SECONDS)
 

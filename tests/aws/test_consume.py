@@ -4,7 +4,6 @@ The queue is an emulator's, spoken to by real boto3; where SQS has to fail, its 
 """
 
 import json
-import os
 import re
 import signal
 import threading
@@ -972,11 +971,6 @@ def start(cli, ministack):
     return run
 
 
-def said(run):
-    """Return what a running command has written to standard error so far; its place there is its own."""
-    return os.pread(run._err.fileno(), 100_000, 0).decode()
-
-
 def test_a_stop_under_load_lets_handlers_finish_and_hands_the_rest_back(queue, cli, start):
     """After SIGTERM what runs is done and deleted, the rest can be seen at once, and the next run does it."""
     events = facts(40)
@@ -984,7 +978,7 @@ def test_a_stop_under_load_lets_handlers_finish_and_hands_the_rest_back(queue, c
     first = start(queue.url, "--handler", "hooks:wait", "--concurrency", "3")
     wait_until(lambda: len(cli.lines("started")) == 3, "three handlers run")
     first.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping" in said(first), "it has heard that")
+    wait_until(lambda: "stopping" in first.said, "it has heard that")
     (cli.folder / "gate").touch()
     ran = first.finish()
     done = len(cli.lines("effects"))
@@ -1027,7 +1021,7 @@ def test_prometheus_is_answered_while_it_runs(queue, cli, start):
     queue.send(*facts(2))
     run = start(queue.url, "--handler", "hooks:wait", "--concurrency", "2", "--metrics-port", "0")
     wait_until(lambda: len(cli.lines("started")) == 2, "both handlers run")
-    with urlopen(re.search(r"http://127\.0\.0\.1:\d+/metrics", said(run))[0], timeout=30) as answer:
+    with urlopen(re.search(r"http://127\.0\.0\.1:\d+/metrics", run.said)[0], timeout=30) as answer:
         text = answer.read().decode()
     assert "oncebridge_in_flight 2.0" in text
     (cli.folder / "gate").touch()

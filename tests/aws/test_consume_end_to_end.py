@@ -121,11 +121,6 @@ def redis_url(valkey):
     return f"{valkey.url}?name=consume-{os.urandom(4).hex()}"
 
 
-def said(run):
-    """Return what a running command has written to standard error so far; its place there is its own."""
-    return os.pread(run._err.fileno(), 100_000, 0).decode()
-
-
 def assert_each_once(receiver, events):
     """Check at the receiver: each event under one key, each key in effect once, and no others."""
     keys = {}
@@ -239,7 +234,7 @@ def test_a_ledger_that_goes_away_is_waited_for(bus, commands, tmp_path):
         wait_until(lambda: len(receiver.requests) >= EVENTS // 3 + 4, "four requests hang")
         server.process.kill()
         gate.set()
-        wait_until(lambda: "waiting for it" in said(run), "the outage is noticed")
+        wait_until(lambda: "waiting for it" in run.said, "the outage is noticed")
         bus.put(late)
         server.process.start()
         wait_until(lambda: bus.is_empty, "all is done")

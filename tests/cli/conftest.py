@@ -18,6 +18,7 @@ import pytest
 import payloads
 
 PATIENCE_SECONDS = 60.0
+MUCH = 1_000_000
 LEDGER = "sqlite:///once.db"
 
 #: Handlers that write down what they did where no ledger can touch it.
@@ -148,6 +149,11 @@ class Started:
     def signal(self, number):
         """Send it a signal."""
         self.process.send_signal(number)
+
+    @property
+    def said(self):
+        """What it has written to standard error so far; its place there is its own."""
+        return os.pread(self._err.fileno(), MUCH, 0).decode(errors="backslashreplace")
 
     def kill(self):
         """Kill it without a warning, and whatever it started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from oncebridge.bridge import Bridge
+from oncebridge.cli.output import say
 from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 
@@ -65,8 +67,14 @@ def opened(bridge: Bridge) -> Iterator[Bridge]:
     """Open a bridge; SIGTERM and Ctrl-C let running handlers finish and give the rest back, a second one does not."""
 
     def stop(number: int, _: object) -> None:
-        bridge.stop()
         signal.signal(number, before[signal.Signals(number)])
+        bridge.stop()
+        # In a thread: a signal may have interrupted whoever writes just now.
+        threading.Thread(target=tell, name="oncebridge-tell").start()
+
+    def tell() -> None:
+        bridge.stopping.wait()
+        say("stopping: running handlers finish, the rest is handed back; a second signal waits for nobody")
 
     with bridge:
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -152,8 +152,6 @@ class QueueRun:
         while not self._closing.is_set():
             if self._clock.wait(self._flow.stopping, LOOK_SECONDS):
                 self._close()
-                if self._error is None:
-                    self._say("stopping: running handlers finish, the rest is handed back")
             look()
         for thread in working:
             thread.join()
