@@ -81,7 +81,7 @@ lock: $(VENV)/.uv ## Lock the dependencies again after a change in pyproject.tom
 	@$(COMPILE) pyproject.toml --all-extras --group bench --constraint requirements/dev.txt --output-file requirements/bench.txt
 	@$(COMPILE) --group aws --output-file requirements/aws.txt
 	@$(COMPILE) --no-deps --group rie --output-file requirements/rie.txt
-	@$(COMPILE) pyproject.toml --extra http --extra redis --constraint requirements/dev.txt --output-file requirements/lambda.txt
+	@$(COMPILE) pyproject.toml --group lambda --constraint requirements/dev.txt --output-file requirements/lambda.txt
 	@$(PY) tools/check_hosts.py
 
 clean: ## Remove everything that make has made

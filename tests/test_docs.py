@@ -35,8 +35,9 @@ from oncebridge.cli.app import app
 from oncebridge.clock import SystemClock
 from oncebridge.errors import OncebridgeError
 from oncebridge.identity import Moment
+from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.simulation import simulate
-from oncebridge.sinks import Breakers, make_sink
+from oncebridge.sinks import Breakers, Means, make_sink
 from oncebridge.telemetry import COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -191,7 +192,8 @@ def test_settings_files_are_valid(path, tmp_path, monkeypatch):
         loaded, clock = settings.load_settings(file), SystemClock()
         assert loaded != settings.Settings()
         for sink in loaded.sinks:
-            make_sink(sink, clock, Breakers(clock)).close()
+            means = Means(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=1)
+            make_sink(sink, means).close()
 
 
 @pytest.mark.parametrize("path", DOCS, ids=named)
@@ -341,7 +343,7 @@ def test_every_setting_is_documented():
     ("title", "known"),
     [
         ("Your own topics", settings.profiles.PROFILE),
-        ("Sinks", set(settings.sinks.SinkSettings.__struct_fields__) - {"name"}),
+        ("Sinks", set(settings.sinks.webhook.WEBHOOK) | {"headers"}),
         ("Behind an input transformer", settings.envelope.ENVELOPE),
     ],
 )

@@ -14,8 +14,8 @@ from oncebridge.intake.terms import USUAL, Terms
 from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.settings import Settings, load_settings
-from oncebridge.settings.sinks import SinkSettings, downstream_sink
-from oncebridge.sinks import Breakers, make_sink
+from oncebridge.settings.sinks.webhook import downstream_sink
+from oncebridge.sinks import Breakers, Means, make_sink
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.telemetry import Books, Telemetry
 from oncebridge.telemetry.emf import EmbeddedMetrics
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from oncebridge.intake.results import Result
     from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.settings.sinks.sink import SinkSettings
     from oncebridge.sinks import Sink
 
 STOP_JOIN_SECONDS = 0.1  # usually it takes no time at all
@@ -61,7 +62,12 @@ class Bridge:
         self.stopping = threading.Event()
         self._metrics: EmbeddedMetrics | None = None
         self._sinks: list[Sink] = []
-        self._breakers = Breakers(self._clock)
+        self._means = Means(
+            clock=self._clock,
+            breakers=Breakers(self._clock),
+            ledger=self.ledger,
+            retention_us=int(self.settings.retention_days * DAY_US),
+        )
         for sink in self.settings.sinks:
             self._add_sink(sink)
 
@@ -107,7 +113,7 @@ class Bridge:
         return register
 
     def _add_sink(self, settings: SinkSettings) -> None:
-        sink = make_sink(settings, self._clock, self._breakers)
+        sink = make_sink(settings, self._means)
         self._sinks.append(sink)
         for topic in settings.topics:
             self.handlers.add(topic, sink, name=settings.name)

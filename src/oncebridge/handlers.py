@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -13,7 +13,9 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.topics import is_part, pattern_pieces, topic_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from oncebridge.event import Event
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +30,20 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     wants_transaction: bool = False
     #: Whether it is tried until it is done, however often that takes.
     persistent: bool = False
+    #: How many events one call takes, of a sink that sends them together (`SendsMany`).
+    many: int = 1
+
+
+@runtime_checkable
+class SendsMany(Protocol):
+    """A handler that takes events together where they come together: one call instead of one for each."""
+
+    #: How many events one call takes at most.
+    many: int
+
+    def send_many(self, events: Sequence[Event]) -> list[Exception | None]:
+        """Send them; return for each, in order, what it failed with, as a handler would have raised it."""
+        ...
 
 
 class LetterCopy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -70,6 +86,7 @@ class Handlers:
             name=name,
             permanent=permanent,
             wants_transaction="transaction" in _parameters(function),
+            many=function.many if isinstance(function, SendsMany) else 1,
         )
         twin = next((other for other in self._handlers if _may_meet(other, handler)), None)
         if twin is not None:

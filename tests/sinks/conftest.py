@@ -2,11 +2,13 @@
 
 import pytest
 
-from oncebridge.settings.sinks import SinkSettings
-from oncebridge.sinks import Breakers, make_sink
+from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.settings.sinks.webhook import WebhookSettings
+from oncebridge.sinks import Breakers, Means, make_sink
 from oncebridge.testing.clock import ManualClock
 
 PATIENT = 60.0  # no test waits for it
+RETENTION_US = 30 * 24 * 3600 * 1_000_000
 
 
 @pytest.fixture
@@ -16,13 +18,24 @@ def clock():
 
 
 @pytest.fixture
+def means(clock):
+    """What a bridge gives its sinks."""
+    return means_at(clock)
+
+
+def means_at(clock):
+    """Return what a bridge with this clock gives its sinks."""
+    return Means(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=RETENTION_US)
+
+
+@pytest.fixture
 def sink(clock):
     """Make sinks; they are closed at the end."""
     made = []
 
     def make(url, clock=clock, **settings):
         usual = {"name": "crm", "private_addresses": True, "timeout_seconds": PATIENT}
-        made.append(make_sink(SinkSettings(url=url, **{**usual, **settings}), clock, Breakers(clock)))
+        made.append(make_sink(WebhookSettings(url=url, **{**usual, **settings}), means_at(clock)))
         return made[-1]
 
     yield make

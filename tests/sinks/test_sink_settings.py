@@ -5,7 +5,7 @@ import pytest
 from oncebridge import Bridge, ConfigurationError
 from oncebridge.settings import load_settings
 from oncebridge.settings.secrets import Secret
-from oncebridge.settings.sinks import SinkSettings
+from oncebridge.settings.sinks.webhook import WebhookSettings
 
 URL = 'url = "https://crm.example/events"\n'
 
@@ -38,7 +38,7 @@ def refusal(read):
 
 def test_a_url_is_enough(read):
     """Everything else has a default: all topics, the event as it came, ten seconds, public addresses alone."""
-    assert read(URL) == SinkSettings(
+    assert read(URL) == WebhookSettings(
         name="crm",
         url="https://crm.example/events",
         topics=("*",),
@@ -75,7 +75,8 @@ def test_everything_can_be_set(read, monkeypatch, tmp_path):
 
 #: A table -> the field that its refusal names, and the fix.
 WRONG = {
-    "": ("url", "is missing", "https://crm.example"),
+    "": ("does not say where the events go", "https://crm.example"),
+    URL + 'bus = "clean"': ("has both url and bus", "make them two sinks"),
     "url = 5": ("url", "expected a text"),
     'url = ""': ("url", "expected a text"),
     URL + "urls = 1": ("urls", "did you mean url?"),
@@ -163,8 +164,8 @@ def test_a_sink_is_a_table(tmp_path):
         ("http://crm.example/hidden", "sink crm: url: http:// to crm.example:80"),
         ("https://user:hidden@crm.example/", "sink crm: url: holds a user or a password"),
         ("https://169.254.169.254/hidden", "sink crm: url: 169.254.169.254 leads to 169.254.169.254"),
-        ("ftp://crm.example/hidden", "sink crm: url: expected one that starts with https://, http://"),
-        ("crm.example/hidden", "sink crm: url: expected one that starts with https://, http://"),
+        ("ftp://crm.example/hidden", "sink crm: url: expected one that starts with https:// or http://"),
+        ("crm.example/hidden", "sink crm: url: expected one that starts with https:// or http://"),
     ],
 )
 def test_a_bridge_refuses_a_wrong_url(url, words, read):

@@ -15,8 +15,8 @@ from oncebridge.errors import SaysWhy
 from oncebridge.event import parse
 from oncebridge.settings.expressions import compiled
 from oncebridge.settings.secrets import Secret
-from oncebridge.settings.sinks import SinkSettings
-from oncebridge.sinks import Breakers, make_sink
+from oncebridge.settings.sinks.webhook import WebhookSettings
+from oncebridge.sinks import make_sink
 from oncebridge.sinks.connections import AnswerLost, ReceiverUnreachable, ReceiverUnwell
 from oncebridge.sinks.webhook import (
     RETRY_AFTER_MAX,
@@ -360,10 +360,10 @@ def test_errors_show_neither_secrets_nor_payloads(reply, sink):
 
 def test_settings_show_nothing():
     """A sink's settings show their name and topics alone."""
-    settings = SinkSettings(
+    settings = WebhookSettings(
         name="crm", url=f"https://crm.example/{HIDDEN}", headers=(("X", HIDDEN),), bearer=Secret("env:T", HIDDEN)
     )
-    assert repr(settings) == "<SinkSettings crm for *>"
+    assert repr(settings) == "<WebhookSettings crm for *>"
 
 
 # --- making one -------------------------------------------------------------------------------------------------
@@ -378,24 +378,24 @@ def test_settings_show_nothing():
         ({"name": "crm", "url": "mailto://crm.example/hidden"}, "sink crm: url: expected one that starts with"),
     ],
 )
-def test_wrong_urls_are_seen_at_once(settings, words, clock):
+def test_wrong_urls_are_seen_at_once(settings, words, means):
     """A URL that can never work is refused when the sink is made, without being shown."""
     with pytest.raises(ConfigurationError) as refused:
-        make_sink(SinkSettings(**settings), clock, Breakers(clock))
+        make_sink(WebhookSettings(**settings), means)
     assert words in str(refused.value)
     assert "hidden" not in str(refused.value)
 
 
-def test_a_missing_package_is_named(monkeypatch, clock):
+def test_a_missing_package_is_named(monkeypatch, means):
     """Without urllib3 the error names the line that installs it."""
     monkeypatch.setitem(sys.modules, "urllib3", None)
     for module in ("webhook", "connections"):
         monkeypatch.delitem(sys.modules, f"oncebridge.sinks.{module}")
     with pytest.raises(MissingExtra, match=r"pip install 'oncebridge\[http\]'"):
-        make_sink(SinkSettings(name="crm", url="https://crm.example/"), clock, Breakers(clock))
+        make_sink(WebhookSettings(name="crm", url="https://crm.example/"), means)
 
 
-def test_nothing_is_looked_up_before_the_first_event(monkeypatch, clock):
+def test_nothing_is_looked_up_before_the_first_event(monkeypatch, means):
     """Making a sink asks no name server and connects to nothing."""
     look_up = socket.getaddrinfo
 
@@ -404,7 +404,7 @@ def test_nothing_is_looked_up_before_the_first_event(monkeypatch, clock):
         return look_up(*args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", numbers_only)
-    make_sink(SinkSettings(name="crm", url="https://crm.example/"), clock, Breakers(clock)).close()
+    make_sink(WebhookSettings(name="crm", url="https://crm.example/"), means).close()
 
 
 def test_json_of_a_mapping_is_json(sink):

@@ -31,7 +31,7 @@ from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.protocol import Ledger, SettlesInTransaction
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.retry import RetryPolicy
-from oncebridge.settings.sinks import SinkSettings
+from oncebridge.settings.sinks.webhook import WebhookSettings
 from oncebridge.telemetry import Move, Telemetry
 from oncebridge.topics import Kind, Profile, plain
 
@@ -65,7 +65,7 @@ Settings(
     dead_letter_queue=None,
     dead_letter_bus=None,
     api_keys=(),
-    sinks=(SinkSettings(name="crm", url="https://crm.example/events", topics=("v2.users.*",)),),
+    sinks=(WebhookSettings(name="crm", url="https://crm.example/events", topics=("v2.users.*",)),),
     retry=RetryPolicy(attempts=3, base_seconds=0.1, cap_seconds=30),
     profiles=(Profile(topic="Desk Changed", kind=Kind.STATE, entity=(plain("desk.id"),), time=(plain("at"),)),),
 )

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import force_setattr, replace
 
@@ -22,6 +22,7 @@ from oncebridge.claim import Answer, Claim, Letter, Outcome, Settlement, Verdict
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import key_text
 from oncebridge.intake.asking import Asking
+from oncebridge.intake.holding import Holding
 from oncebridge.intake.keeper import Held, Keeper
 from oncebridge.intake.reading import Reader
 from oncebridge.intake.results import Result, reason_for
@@ -32,7 +33,6 @@ from oncebridge.intake.tasks import (
     Picking,
     Task,
     as_twin,
-    claim_of,
     copy_task,
     give_up,
     is_letter,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from oncebridge.breaker import Breaker
     from oncebridge.clock import Clock
+    from oncebridge.event import Event
     from oncebridge.handlers import Handler, Handlers
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.settings import Settings
@@ -96,8 +97,7 @@ class Flow:
         self._asking = Asking(ledger, breaker, clock, lease_us=self._lease_us, stopping=stopping)
         self._keeper = Keeper(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)
-        # Ends that are on their way have one thread to wait for them.
-        self._ahead = ledger if isinstance(ledger, WorksAhead) and settings.concurrency == 1 else None
+        self._sends_many = any(handler.many > 1 for handler in handlers)
         self._listening = telemetry.listening
         for handler in handlers:
             check_transaction(handler, ledger)
@@ -105,9 +105,12 @@ class Flow:
     def run(self, raws: Sequence[Any], terms: Terms = USUAL) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order."""
         self._listening = self.telemetry.listening
-        give_up_us = self.clock.monotonic_us() + int(self._settings.busy_wait_seconds * 1_000_000)
-        if self._ahead is not None and len(raws) > SLICE:
-            deliveries = self._run_ahead(self._ahead, raws, terms)
+        seconds = terms.busy_wait_seconds
+        seconds = self._settings.busy_wait_seconds if seconds is None else seconds
+        give_up_us = self.clock.monotonic_us() + int(seconds * 1_000_000)
+        # Ends that are on their way have one thread to wait for them.
+        if len(raws) > SLICE and self._concurrency(terms) == 1 and isinstance(self.ledger, WorksAhead):
+            deliveries = self._run_ahead(self.ledger, raws, terms)
         else:
             deliveries = [self._reader.read(raw) for raw in raws]
         tasks = [task for delivery in deliveries for task in delivery.tasks]
@@ -137,6 +140,9 @@ class Flow:
         self._work.close()
 
     # --- rounds --------------------------------------------------------------------------------------
+
+    def _concurrency(self, terms: Terms) -> int:
+        return terms.concurrency or self._settings.concurrency
 
     def _must_stop(self, terms: Terms) -> bool:
         """Tell whether nothing more may be begun."""
@@ -271,16 +277,17 @@ class Flow:
 
     def _work_off(self, tasks: list[Task], holding: Holding) -> None:
         """Give each granted task to its handler."""
-        helds = holding.hold(tasks)
-        if self._settings.concurrency == 1 or len(tasks) <= 1:
+        work = list(zip(tasks, holding.hold(tasks), strict=True))
+        if self._sends_many:
+            work = self._send_together(work, holding)
+        concurrency = self._concurrency(holding.terms)
+        if concurrency == 1 or len(work) <= 1:
             now_us = self.clock.monotonic_us()
-            for task, held in zip(tasks, helds, strict=True):
+            for task, held in work:
                 now_us = self._handle(task, held, now_us, holding)
             return
-        with ThreadPoolExecutor(self._settings.concurrency, "oncebridge-handler") as pool:
-            running = [
-                pool.submit(self._handle, task, held, None, holding) for task, held in zip(tasks, helds, strict=True)
-            ]
+        with ThreadPoolExecutor(concurrency, "oncebridge-handler") as pool:
+            running = [pool.submit(self._handle, task, held, None, holding) for task, held in work]
             try:
                 wait(running, return_when=FIRST_EXCEPTION)
             finally:
@@ -304,6 +311,10 @@ class Flow:
             if gone is None and not self._keeper.ensure(held, started_us):
                 return started_us  # taken over before it was tried: asked for again in the next round
             ended = gone or self._give(task, task.handler, held.claim, holding.terms.attempts)
+        return self._end(task, held, ended, started_us, holding)
+
+    def _end(self, task: Task, held: Held, ended: Ended, started_us: int, holding: Holding) -> int:
+        """Settle one task as its handler ended; return the time."""
         now_us = self.clock.monotonic_us()
         letter = None
         if ended.outcome is Outcome.DEAD:
@@ -316,16 +327,55 @@ class Flow:
             holding.settling.add(finished, now_us)
         return now_us
 
+    def _send_together(self, work: list[tuple[Task, Held]], holding: Holding) -> list[tuple[Task, Held]]:
+        """Give what comes together to handlers that take it so; return the rest."""
+        together: dict[int, list[tuple[Task, Held]]] = {}
+        rest: list[tuple[Task, Held]] = []
+        for task, held in work:
+            handler = task.handler
+            if handler is None or handler.many == 1 or task.event is None or task.bury is not None:
+                rest.append((task, held))
+            else:
+                together.setdefault(id(handler.function), []).append((task, held))
+        for waiting in together.values():
+            handler = waiting[0][0].handler
+            assert handler is not None
+            for start in range(0, len(waiting), handler.many):
+                rest += self._handle_many(handler, waiting[start : start + handler.many], holding)
+        return rest
+
+    def _handle_many(
+        self, handler: Handler, work: list[tuple[Task, Held]], holding: Holding
+    ) -> list[tuple[Task, Held]]:
+        """Bring several granted tasks of one handler to their ends in one call; return those that are not for it."""
+        attempts, started_us = holding.terms.attempts, self.clock.monotonic_us()
+        gone = [
+            self._must_stop(holding.terms) or self._work.ran_out(handler, held.claim, attempts) is not None
+            for _, held in work
+        ]
+        ready = [one for one, is_gone in zip(work, gone, strict=True) if not is_gone]
+        ready = [(task, held) for task, held in ready if self._keeper.ensure(held, started_us)]
+        if ready:
+            events = [self._event_for(task, held.claim) for task, held in ready]
+            ends = self._work.run_many(handler, events, [held.claim for _, held in ready], attempts)
+            for (task, held), ended in zip(ready, ends, strict=True):
+                self._end(task, held, ended, started_us, holding)
+        return [one for one, is_gone in zip(work, gone, strict=True) if is_gone]
+
     def _give(self, task: Task, handler: Handler, claim: Claim, attempts: int | None) -> Ended:
         if task.copy is not None:
             return self._work.run(handler, task.copy, claim, None)
+        return self._work.run(handler, self._event_for(task, claim), claim, attempts)
+
+    def _event_for(self, task: Task, claim: Claim) -> Event:
+        """Return the event as its handler gets it, with the claim's token and attempt."""
         assert task.event is not None
         event = task.event
         if claim.attempt == 1 and not event.token and not task.ask.redrive:
             force_setattr(event, "token", claim.token)  # nobody has seen it yet
         else:
             event = replace(event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
-        return self._work.run(handler, event, claim, attempts)
+        return event
 
     def _report(self, finished: Finished, ok: bool) -> None:
         """Note what became of a task, once its claim is settled."""
@@ -347,45 +397,3 @@ class Sorted(NamedTuple):
     granted: list[Task]
     apart: list[Task]
     busy: list[Task]
-
-
-class Holding:
-    """The claims that a round holds: kept alive, settled as they end, and given back if it breaks off."""
-
-    def __init__(self, keeper: Keeper, settling: Settling, lease_us: int, terms: Terms) -> None:
-        """Hold nothing yet."""
-        self.terms = terms
-        self._keeper = keeper
-        self._lease_us = lease_us
-        self._held: list[Held] = []
-        self.settling = settling
-
-    def hold(self, tasks: list[Task]) -> list[Held]:
-        """Take these in, and keep their claims alive."""
-        helds = [Held(claim_of(task), task.asked_us + self._lease_us) for task in tasks]
-        if helds:
-            self._held += helds
-            self._keeper.watch(helds)
-        return helds
-
-    def __enter__(self) -> Self:
-        """Begin."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Settle what is done; after an error, give back what was not tried. If that fails too, leases run out."""
-        try:
-            if error is None:
-                error = self._finished()
-            if error is not None:
-                self.settling.release(self._held, patiently=isinstance(error, LedgerUnavailable))
-                raise error
-        finally:
-            self._keeper.forget(self._held)
-
-    def _finished(self) -> BaseException | None:
-        try:
-            self.settling.finish()
-        except BaseException as error:  # noqa: BLE001 - raised again, once the rest was given back
-            return error
-        return None

@@ -8,12 +8,16 @@ import msgspec
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """By when to be back, and how often the same delivery comes at all."""
+    """By when to be back, how often the same delivery comes at all, and what is otherwise than in the settings."""
 
     #: By the monotonic clock: nothing is begun after that, and what was not tried is given back.
     until_us: int | None = None
     #: How many attempts whoever delivers makes before it gives up; the settings may say fewer.
     attempts: int | None = None
+    #: How long to wait for what somebody else is working on.
+    busy_wait_seconds: float | None = None
+    #: Handlers at a time.
+    concurrency: int | None = None
 
 
 USUAL: Final = Terms()

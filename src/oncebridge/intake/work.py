@@ -21,11 +21,12 @@ from oncebridge.errors import (
     RetryLater,
     SaysWhy,
 )
+from oncebridge.handlers import SendsMany
 from oncebridge.ledgers.protocol import SettlesInTransaction
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
     from oncebridge.event import Event
     from oncebridge.handlers import Handler, LetterCopy
@@ -95,6 +96,24 @@ class Work:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises is its failure
             return self._failed(handler, claim, error, limit)
         return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt), settled=handler.wants_transaction)
+
+    def run_many(
+        self, handler: Handler, events: Sequence[Event], claims: Sequence[Claim], attempts: int | None
+    ) -> list[Ended]:
+        """Give several events to a handler that takes them together; what it says of each is that one's own end."""
+        assert isinstance(handler.function, SendsMany)
+        try:
+            errors: Sequence[BaseException | None] = handler.function.send_many(events)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            errors = [error] * len(events)
+        return [self._ended(handler, claim, error, attempts) for claim, error in zip(claims, errors, strict=True)]
+
+    def _ended(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Ended:
+        if error is None:
+            return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt))
+        if isinstance(error, Open):
+            return self._untried(handler, claim, error, attempts)
+        return self._failed(handler, claim, error, self._limit(handler, attempts))
 
     def _limit(self, handler: Handler, attempts: int | None) -> float:
         if handler.persistent:

@@ -25,7 +25,8 @@ from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_on
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.profiles import read_profile
 from oncebridge.settings.secrets import REFERENCES, Secret, read_key_secret, with_secret_file
-from oncebridge.settings.sinks import SinkSettings, read_sink
+from oncebridge.settings.sinks import read_sink
+from oncebridge.settings.sinks.sink import SinkSettings
 from oncebridge.topics import Profile
 
 FILE_NAME: Final = "oncebridge.toml"

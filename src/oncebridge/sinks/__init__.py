@@ -1,26 +1,43 @@
-"""Sinks: ready-made handlers, by the scheme of their URL."""
+"""Sinks: ready-made handlers, made from settings."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 from oncebridge.breaker import Breaker
-from oncebridge.errors import ConfigurationError
+from oncebridge.clock import Clock
+from oncebridge.ledgers.protocol import Ledger
+from oncebridge.settings.sinks.bus import BusSettings
+from oncebridge.settings.sinks.queue import QueueSettings
+from oncebridge.settings.sinks.sink import SinkSettings
+from oncebridge.settings.sinks.table import TableSettings
+from oncebridge.settings.sinks.webhook import WebhookSettings
 
 if TYPE_CHECKING:
-    from oncebridge.clock import Clock
-    from oncebridge.settings.sinks import SinkSettings
+    from oncebridge.sinks.promise import SinkPromise
 
-#: URL scheme -> module and class. One line per scheme; modules are imported when one is first used.
-SCHEMES: Final = {
-    "https": ("webhook", "Webhook"),
-    "http": ("webhook", "Webhook"),
+#: Settings -> module and class. One line per kind of sink; modules are imported when one is first used.
+KINDS: Final[dict[type[SinkSettings], tuple[str, str]]] = {
+    WebhookSettings: ("webhook", "Webhook"),
+    BusSettings: ("bus", "Bus"),
+    QueueSettings: ("queue", "Queue"),
+    TableSettings: ("table", "make_table"),
 }
 
 
 class Sink(Protocol):
-    """A handler that is made from settings. May be called from several threads at once."""
+    """A handler that is made from settings. May be called from several threads at once.
+
+    One that sends events together has `many` and `send_many` too, as `handlers.SendsMany` says.
+    """
+
+    @property
+    def promise(self) -> SinkPromise:
+        """How often an event takes effect there, and why."""
+        ...
 
     def __call__(self, event: Any) -> None:
         """Send one event."""
@@ -44,14 +61,18 @@ class Breakers:
         return self._by_host.setdefault(host, Breaker(self._clock))
 
 
-def make_sink(settings: SinkSettings, clock: Clock, breakers: Breakers) -> Sink:
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sink gets from the bridge that it belongs to."""
+
+    clock: Clock
+    breakers: Breakers
+    ledger: Ledger
+    #: How long what was done is remembered.
+    retention_us: int
+
+
+def make_sink(settings: SinkSettings, means: Means) -> Sink:
     """Make the sink that settings describe."""
-    scheme = settings.url.partition("://")[0].lower()
-    if scheme not in SCHEMES:
-        raise ConfigurationError(
-            f"sink {settings.name or 'downstream_url'}: url: expected one that starts with "
-            f"{', '.join(f'{known}://' for known in SCHEMES)}"
-        )
-    module, name = SCHEMES[scheme]
-    sink: Sink = getattr(import_module(f"oncebridge.sinks.{module}"), name)(settings, clock, breakers)
+    module, name = KINDS[type(settings)]
+    sink: Sink = getattr(import_module(f"oncebridge.sinks.{module}"), name)(settings, means)
     return sink

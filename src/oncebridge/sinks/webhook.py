@@ -18,6 +18,7 @@ from oncebridge.breaker import Open
 from oncebridge.errors import MissingExtra, PermanentError, RetryLater, SaysWhy
 from oncebridge.settings.secrets import Secret
 from oncebridge.sinks.addresses import read_place
+from oncebridge.sinks.promise import EFFECTIVELY_ONCE, SinkPromise
 
 try:
     from oncebridge.sinks.connections import Answer, Exchanges, ReceiverUnwell
@@ -27,10 +28,9 @@ except ModuleNotFoundError as error:
     raise MissingExtra("sinks need urllib3; install it with: pip install 'oncebridge[http]'") from None
 
 if TYPE_CHECKING:
-    from oncebridge.clock import Clock
     from oncebridge.event import Event
-    from oncebridge.settings.sinks import SinkSettings
-    from oncebridge.sinks import Breakers
+    from oncebridge.settings.sinks.webhook import WebhookSettings
+    from oncebridge.sinks import Means
 
 #: However long a receiver asks to be left alone: one wrong header must not keep events back for days.
 RETRY_AFTER_MAX: Final = 3600.0
@@ -61,9 +61,9 @@ class NothingToSend(PermanentError, SaysWhy):
 class Webhook:
     """Posts each event to one URL. A pause that the receiver asks for is for this URL, its breaker for the host."""
 
-    def __init__(self, settings: SinkSettings, clock: Clock, breakers: Breakers) -> None:
+    def __init__(self, settings: WebhookSettings, means: Means) -> None:
         """Take the settings; nothing is connected before the first event."""
-        self._clock = clock
+        self._clock = means.clock
         self._name = settings.name
         self._search = settings.body
         url = f"sink {settings.name}: url" if settings.name else "downstream_url"
@@ -71,12 +71,21 @@ class Webhook:
         self._headers = _fixed_headers(settings)
         self._exchanges = Exchanges(
             self._place,
-            clock,
+            means.clock,
             timeout_seconds=settings.timeout_seconds,
             private_addresses=settings.private_addresses,
         )
-        self._breaker = breakers.of(str(self._place))
+        self._breaker = means.breakers.of(str(self._place))
         self._not_before_us = 0
+
+    @property
+    def promise(self) -> SinkPromise:
+        """How often an event takes effect there, and why."""
+        why = (
+            "an answer may be lost and the event sent again, under the same Idempotency-Key; that takes a receiver "
+            "that honours the key for as long as retries may come, otherwise it is at least once"
+        )
+        return SinkPromise(EFFECTIVELY_ONCE, why)
 
     def __repr__(self) -> str:
         """Show the host, not the path or anything else that may be secret."""
@@ -165,7 +174,7 @@ _SECONDS: Final = re.compile(r"[0-9]+")
 _RETRY_AFTER_LENGTH_MAX: Final = 40  # a date has 29
 
 
-def _fixed_headers(settings: SinkSettings) -> dict[str, str]:
+def _fixed_headers(settings: WebhookSettings) -> dict[str, str]:
     headers: dict[str, Any] = {"Content-Type": "application/json", "User-Agent": f"oncebridge/{_version()}"}
     headers |= dict(settings.headers)
     if settings.bearer is not None:

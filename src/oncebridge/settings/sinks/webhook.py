@@ -1,4 +1,4 @@
-"""Sinks by settings: the tables `[sinks.NAME]`."""
+"""Settings of the sink that posts events to a URL."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import re
 from itertools import combinations
 from typing import Any, Final
 
-import msgspec
-
 from oncebridge.errors import ConfigurationError
-from oncebridge.handlers import overlap
-from oncebridge.settings.checks import FLAG, Check, check_one, check_table, number, read_text, read_texts
+from oncebridge.settings.checks import FLAG, Check, check_one, number, read_text
 from oncebridge.settings.expressions import Search, compiled
 from oncebridge.settings.secrets import REFERENCE, Secret, is_reference
+from oncebridge.settings.sinks.sink import BODY, TOPICS, SinkSettings
 
 #: What a receiver that was written for the tutorial's service expects; with Genesys' own shape it works too.
 TUTORIAL_BODY: Final = (
@@ -21,13 +19,10 @@ TUTORIAL_BODY: Final = (
 )
 
 
-class SinkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One sink: which topics it takes, and where it sends them."""
+class WebhookSettings(SinkSettings, frozen=True, kw_only=True):
+    """Where events are posted to, and how."""
 
-    #: Under which its claims are remembered; empty for the one that `downstream_url` names.
-    name: str
     url: str
-    topics: tuple[str, ...] = ("*",)
     #: What is sent, as a JMESPath expression over the envelope; None: the envelope as it came.
     body: Search | None = None
     headers: tuple[tuple[str, str | Secret], ...] = ()
@@ -38,28 +33,14 @@ class SinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the URL may lead to an address that is not public. Link-local ones are refused all the same.
     private_addresses: bool = False
 
-    def __repr__(self) -> str:
-        """Show neither the URL, whose path may hold a token, nor headers."""
-        return f"<SinkSettings {self.name or 'downstream_url'} for {', '.join(self.topics)}>"
 
-
-def read_sink(name: str, given: Any, file: str) -> SinkSettings:
+def read_webhook(name: str, table: dict[str, Any], where: str) -> WebhookSettings:
     """Check one table."""
-    where = f"{file}: [sinks.{name}]"
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{where}: a name has up to 40 letters, digits, . _ and -")
-    values = {
-        setting: _read_setting(setting, value, f"{where} {setting}")
-        for setting, value in check_table(given, file, f"sinks.{name}").items()
-    }
-    if "url" not in values:
-        raise ConfigurationError(
-            f"{where} url: is missing; say where the events go, such as https://crm.example/events"
-        )
+    values = {setting: _read_setting(setting, value, f"{where} {setting}") for setting, value in table.items()}
     if "api_key_header" in values and "api_key" not in values:
         raise ConfigurationError(f"{where} api_key_header: is for api_key, which is missing; add it, or drop this")
-    sink = SinkSettings(name=name, **values)
-    _refuse_twins(sink, where)
+    sink = WebhookSettings(name=name, **values)
+    _refuse_headers_twice(sink, where)
     return sink
 
 
@@ -67,7 +48,7 @@ def _read_setting(setting: str, value: Any, where: str) -> Any:
     """Check one setting; of headers, each by itself."""
     if setting == "headers":
         return _read_headers(value, where)
-    return check_one(SINK, setting, value, where, ("headers",))
+    return check_one(WEBHOOK, setting, value, where, ("headers",))
 
 
 def _read_headers(value: Any, where: str) -> tuple[tuple[str, str | Secret], ...]:
@@ -89,13 +70,7 @@ def _read_header_value(value: Any, where: str) -> str | Secret:
     return value
 
 
-def _refuse_twins(sink: SinkSettings, where: str) -> None:
-    """Refuse what would send an event twice, or a header twice."""
-    for one, other in combinations(sink.topics, 2):
-        if overlap(one, other):
-            raise ConfigurationError(
-                f"{where} topics: {one!r} and {other!r} may both take the same event; keep the wider one"
-            )
+def _refuse_headers_twice(sink: WebhookSettings, where: str) -> None:
     names = [name for name, _ in sink.headers]
     names += ["Authorization"] if sink.bearer is not None else []
     names += [sink.api_key_header] if sink.api_key is not None else []
@@ -106,12 +81,11 @@ def _refuse_twins(sink: SinkSettings, where: str) -> None:
             )
 
 
-def downstream_sink(url: str) -> SinkSettings:
+def downstream_sink(url: str) -> WebhookSettings:
     """Make the sink that `downstream_url` names: whoever runs this has chosen the address, a private one too."""
-    return SinkSettings(name="", url=url, body=compiled(TUTORIAL_BODY), private_addresses=True)
+    return WebhookSettings(name="", url=url, body=compiled(TUTORIAL_BODY), private_addresses=True)
 
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 #: Set by the sink itself, or by HTTP.
@@ -140,26 +114,17 @@ def _read_header_name(value: Any) -> str:
     return name
 
 
-def _read_topics(value: Any) -> tuple[str, ...]:
-    topics = read_texts(value)
-    if not topics:
-        raise ValueError
-    return topics
-
-
 HEADER_NAME: Final = Check(
     "the name of a header, and none of those that are set anyway (Content-Type, Idempotency-Key, Oncebridge-...)",
     _read_header_name,
 )
-SINK: Final = {
+WEBHOOK: Final = {
     # Its path may hold a token.
     "url": Check("a text such as https://crm.example/events", read_text, shown=False),
     "bearer": REFERENCE,
     "api_key": REFERENCE,
-    "topics": Check('a list of topics, such as ["v2.users.{id}.presence"]', _read_topics),
-    "body": Check(
-        "a JMESPath expression over the envelope, such as detail.eventBody", lambda v: compiled(read_text(v))
-    ),
+    "topics": TOPICS,
+    "body": BODY,
     "api_key_header": HEADER_NAME,
     "timeout_seconds": number(0.1, 900),
     "private_addresses": FLAG,

@@ -1,0 +1,1 @@
+"""The HTTP application: events in, claims for other languages, health, metrics."""

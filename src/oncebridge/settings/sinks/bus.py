@@ -1,0 +1,29 @@
+"""Settings of the sink that puts events on another EventBridge bus."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from oncebridge.settings.checks import TEXT, check
+from oncebridge.settings.sinks.sink import TOPICS, SinkSettings
+
+
+class BusSettings(SinkSettings, frozen=True, kw_only=True):
+    """Which bus events are put on, and as whose."""
+
+    #: Its name or ARN.
+    bus: str
+    #: As which source; None: the event's own, without the `aws.partner/` that is Amazon's alone.
+    source: str | None = None
+
+
+def read_bus(name: str, table: dict[str, Any], where: str) -> BusSettings:
+    """Check one table."""
+    return BusSettings(name=name, **check(BUS, table, where))
+
+
+BUS: Final = {
+    "bus": TEXT,
+    "topics": TOPICS,
+    "source": TEXT,
+}
