@@ -25,6 +25,7 @@ from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_on
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.profiles import read_profile
 from oncebridge.settings.secrets import REFERENCES, Secret, read_key_secret, with_secret_file
+from oncebridge.settings.serve import SERVE, ServeSettings
 from oncebridge.settings.sinks import read_sink
 from oncebridge.settings.sinks.sink import SinkSettings
 from oncebridge.topics import Profile
@@ -65,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Under which CloudWatch keeps the metrics of a Lambda function.
     metrics_namespace: str = "Oncebridge"
     retry: RetryPolicy = RetryPolicy()
+    serve: ServeSettings = ServeSettings()
     profiles: tuple[Profile, ...] = ()
     sinks: tuple[SinkSettings, ...] = ()
     #: What an input transformer made of envelopes, back into envelopes.
@@ -85,7 +87,8 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
     if "ledger" not in values:
         values |= _redis_ledger(os.environ)
     retry = {name: values.pop(name) for name in RETRY if name in values}
-    return Settings(**values, retry=RetryPolicy(**retry))
+    serve = {name: values.pop(name) for name in SERVE if name in values}
+    return Settings(**values, retry=RetryPolicy(**retry), serve=ServeSettings(**serve))
 
 
 #: What only a program can give ready-made.
@@ -103,7 +106,8 @@ def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "secret":
             values[name] = read_key_secret(value, name)
         else:
-            values[name] = check_one(RETRY if name in RETRY else TOP, name, value, name, _TABLES)
+            known = RETRY if name in RETRY else SERVE if name in SERVE else TOP
+            values[name] = check_one(known, name, value, name, _TABLES)
     return with_secret_file(values)
 
 
@@ -141,7 +145,7 @@ RETRY: Final = {
     "base_seconds": number(0, 3600),
     "cap_seconds": number(0, 86_400),
 }
-_TABLES: Final = ("retry", "topics", "sinks", "envelope")
+_TABLES: Final = ("retry", "serve", "topics", "sinks", "envelope")
 _PORT: Final = whole(1, 65_535)
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -166,6 +170,8 @@ def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
     for name, value in tables.items():
         if name == "retry":
             values |= check(RETRY, check_table(value, file, name), f"{file}: [retry]")
+        elif name == "serve":
+            values |= check(SERVE, check_table(value, file, name), f"{file}: [serve]")
         elif name == "topics":
             profiles = check_table(value, file, name)
             values["profiles"] = tuple(read_profile(topic, fields, file) for topic, fields in profiles.items())
@@ -182,9 +188,10 @@ def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read `ONCEBRIDGE_NAME` for each setting; `ONCEBRIDGE_RETRY_NAME` for those of the table `retry`."""
+    """Read `ONCEBRIDGE_NAME` for each setting; `ONCEBRIDGE_RETRY_NAME` for those of the table `retry`, and so on."""
     names = {f"ONCEBRIDGE_{name.upper()}": (TOP, name) for name in TOP}
     names |= {f"ONCEBRIDGE_RETRY_{name.upper()}": (RETRY, name) for name in RETRY}
+    names |= {f"ONCEBRIDGE_SERVE_{name.upper()}": (SERVE, name) for name in SERVE}
     values = {}
     for variable, (known, name) in names.items():
         if environment.get(variable):
