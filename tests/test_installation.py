@@ -6,6 +6,7 @@ from oncebridge.diagnosis import installation
 from oncebridge.handlers import Handlers
 from oncebridge.ledgers import SCHEMES
 from oncebridge.ledgers.findings import Finding, Level
+from oncebridge.sinks.promise import AT_LEAST_ONCE, EFFECTIVELY_ONCE, EXACTLY_ONCE, SinkPromise
 
 GOOD = Finding(level=Level.GOOD, subject="a", found="fine")
 WARNING = Finding(level=Level.WARNING, subject="b", found="so-so", weakens="the moon is full")
@@ -22,9 +23,9 @@ def handlers():
     return both
 
 
-def promised(*findings, handlers=(), scheme="sqlite", transactions=True):
+def promised(*findings, handlers=(), scheme="sqlite", transactions=True, at_sinks=None):
     """Return the promises, by handler."""
-    made = installation.promises(handlers, scheme, findings, transactions=transactions)
+    made = installation.promises(handlers, scheme, findings, transactions=transactions, at_sinks=at_sinks)
     return {promise.handler: promise for promise in made}
 
 
@@ -167,6 +168,65 @@ def test_without_handlers_any_handler_is_spoken_of():
     assert [promise.promise for promise in promised().values()] == ["exactly once", "at least once"]
     (only,) = promised(scheme="redis", transactions=False).values()
     assert (only.handler, only.promise) == ("any handler", "at least once")
+
+
+# --- the promise of sinks ---------------------------------------------------------------------------------------
+
+
+class Sent:
+    """A sink that says of itself how often an event takes effect there."""
+
+    def __init__(self, *promise, **more):
+        """Take the promise."""
+        self.promise = SinkPromise(*promise, **more)
+
+    def __call__(self, event):
+        """Send nothing."""
+
+
+def with_sinks(*topics, **sinks):
+    """Register sinks by name, each for these topics."""
+    handlers = Handlers()
+    for name, sink in sinks.items():
+        for topic in topics or ("*",):
+            handlers.add(topic, sink, name=name.removesuffix("_"))
+    return handlers
+
+
+def test_a_sink_says_itself_how_often_an_event_takes_effect():
+    """The promise of a sink is its own, once for all of its topics; that of `downstream_url` goes by that name."""
+    sinks = {"crm": Sent(EFFECTIVELY_ONCE, "its key is honoured"), "_": Sent(AT_LEAST_ONCE, "nobody looks")}
+    sentences = [promise.sentence for promise in promised(handlers=with_sinks("a", "b", **sinks)).values()]
+    assert sentences == [
+        "crm: effectively once, because its key is honoured",
+        "downstream_url: at least once, because nobody looks",
+    ]
+
+
+def test_a_sink_in_the_transaction_that_settles_relies_on_the_ledger():
+    """What is wrong with the ledger breaks the promise of a sink in its transaction, and a warning leaves a doubt."""
+    sinks = with_sinks(rows=Sent(EXACTLY_ONCE, "both or neither"))
+    assert promised(GOOD, HARMLESS, handlers=sinks)["rows"].promise == EXACTLY_ONCE
+    assert promised(WARNING, handlers=sinks)["rows"].sentence.endswith(
+        "because both or neither; not beyond doubt, because the moon is full"
+    )
+    broken = promised(WRONG, handlers=sinks)["rows"]
+    assert broken.sentence == "rows: at least once, not exactly once, because the ledger forgets"
+
+
+def test_a_sink_that_knows_what_it_has_seen_does_not_rely_on_the_ledger():
+    """Only that the ledger's retention is also its own matters to it, and what was found at itself, not at others."""
+    sinks = with_sinks(rows=Sent(EXACTLY_ONCE, "it keeps keys", whatever_the_ledger=True))
+    assert promised(WRONG, WARNING, handlers=sinks)["rows"].sentence == "rows: exactly once, because it keeps keys"
+    short = installation.retention(1, 4)
+    assert promised(short, handlers=sinks)["rows"].promise == AT_LEAST_ONCE
+    assert promised(handlers=sinks, at_sinks={"rows": [WRONG]})["rows"].promise == AT_LEAST_ONCE
+    assert promised(handlers=sinks, at_sinks={"other": [WRONG]})["rows"].promise == EXACTLY_ONCE
+
+
+def test_what_is_found_at_a_sink_names_it():
+    """In the table of findings, those of a sink carry its name."""
+    assert [one.subject for one in installation.of_sink("rows", [GOOD, WRONG])] == ["sink rows: a", "sink rows: c"]
 
 
 def test_no_ledger_no_promise(handlers):

@@ -61,7 +61,8 @@ class Bridge:
         #: Set once it was told to stop.
         self.stopping = threading.Event()
         self._metrics: EmbeddedMetrics | None = None
-        self._sinks: list[Sink] = []
+        #: By name; the one of `downstream_url` has none.
+        self.sinks: dict[str, Sink] = {}
         self._means = Means(
             clock=self._clock,
             breakers=Breakers(self._clock),
@@ -114,7 +115,7 @@ class Bridge:
 
     def _add_sink(self, settings: SinkSettings) -> None:
         sink = make_sink(settings, self._means)
-        self._sinks.append(sink)
+        self.sinks[settings.name] = sink
         for topic in settings.topics:
             self.handlers.add(topic, sink, name=settings.name)
 
@@ -233,7 +234,7 @@ class Bridge:
             self._flow.close()
             self._flow = None
             self.ledger.close()
-            for sink in self._sinks:
+            for sink in self.sinks.values():
                 sink.close()
 
 

@@ -25,7 +25,7 @@ from oncebridge.ledgers import scheme_of
 from oncebridge.ledgers.protocol import Examines, SettlesInTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from oncebridge.bridge import Bridge
     from oncebridge.diagnosis.installation import Promise
@@ -59,7 +59,12 @@ def doctor(
     say(f"examining the ledger ({_scheme(bridge)}) and its settings")
     examination = Examination(bridge, SystemClock())
     findings = examination.findings()
-    promises = _promises(bridge, findings) if examination.usable else installation.no_promises(bridge.handlers)
+    at_sinks = {name: list(sink.examine()) for name, sink in bridge.sinks.items() if isinstance(sink, Examines)}
+    promises = installation.no_promises(bridge.handlers)
+    if examination.usable:
+        promises = _promises(bridge, findings, at_sinks)
+    for name, found in at_sinks.items():
+        findings += installation.of_sink(name, found)
     right = installation.is_right(findings)
     if json:
         write_json({"findings": findings, "promises": promises, "ok": right})
@@ -138,9 +143,14 @@ def _try_to_write(ledger: Ledger) -> str | None:
     return None
 
 
-def _promises(bridge: Bridge, findings: Sequence[Finding]) -> list[Promise]:
-    transactions = isinstance(bridge.ledger, SettlesInTransaction)
-    return installation.promises(bridge.handlers, _scheme(bridge), findings, transactions=transactions)
+def _promises(bridge: Bridge, findings: Sequence[Finding], at_sinks: Mapping[str, Sequence[Finding]]) -> list[Promise]:
+    return installation.promises(
+        bridge.handlers,
+        _scheme(bridge),
+        findings,
+        transactions=isinstance(bridge.ledger, SettlesInTransaction),
+        at_sinks=at_sinks,
+    )
 
 
 def _scheme(bridge: Bridge) -> str:

@@ -6,11 +6,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from oncebridge.ledgers.findings import Finding, Level, good, warning, wrong
+from oncebridge.sinks.promise import AT_LEAST_ONCE, EXACTLY_ONCE, SinkPromise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from oncebridge.handlers import Handler
 
@@ -19,9 +21,6 @@ EVENTBRIDGE_DAYS: Final = 1  # how long EventBridge does
 DEAD_LETTER_QUEUE_DAYS: Final = 14  # the longest that a dead-letter queue keeps a message
 SLOW_US: Final = 50_000
 ROUND_TRIPS_PER_LEASE: Final = 10  # a claim is extended at each third of its lease, and an answer may be late
-
-EXACTLY_ONCE: Final = "exactly once"
-AT_LEAST_ONCE: Final = "at least once"
 
 #: URL scheme, without what comes before or behind `redis` -> what to look at when the ledger is out of reach.
 _TO_CHECK: Final = {
@@ -47,6 +46,8 @@ _WRITES_IN: Final = {
 
 
 _NAMELESS: Final = "the handler without a name"
+_DOWNSTREAM: Final = "downstream_url"
+_RETENTION: Final = "retention"
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,33 +133,43 @@ def retention(retention_days: float, queue_retention_days: float) -> Finding:
     )
     if retention_days <= chain_days:
         return wrong(
-            "retention",
+            _RETENTION,
             f"{retention_days:g} days, but {chain}",
             f"set retention_days to more than {chain_days:g}; {whole_days:g} covers a dead-letter queue too",
             weakens=f"events are forgotten after {retention_days:g} days, before their last retry may come",
         )
     if retention_days < whole_days:
         return warning(
-            "retention",
+            _RETENTION,
             f"{retention_days:g} days; {chain}, and a message moved back from a dead-letter queue up to "
             f"{DEAD_LETTER_QUEUE_DAYS} days later still",
             f"set retention_days to {whole_days:g} or more, or move back nothing older than that",
             weakens=f"a message moved back from a dead-letter queue after {retention_days:g} days is fresh again",
         )
     found = f"{retention_days:g} days; {chain}, from a dead-letter queue for {whole_days:g}"
-    return good("retention", found)
+    return good(_RETENTION, found)
+
+
+def of_sink(name: str, found: Iterable[Finding]) -> list[Finding]:
+    """Say at which sink these were found."""
+    return [replace(one, subject=f"sink {name or _DOWNSTREAM}: {one.subject}") for one in found]
 
 
 # --- the promise -------------------------------------------------------------------------------------
 
 
 def promises(
-    handlers: Iterable[Handler], scheme: str, findings: Sequence[Finding], *, transactions: bool
+    handlers: Iterable[Handler],
+    scheme: str,
+    findings: Sequence[Finding],
+    *,
+    transactions: bool,
+    at_sinks: Mapping[str, Sequence[Finding]] | None = None,
 ) -> list[Promise]:
     """Say what each handler can rely on; without any, what any handler could.
 
     Args:
-        handlers: As registered.
+        handlers: As registered; sinks say themselves how often an event takes effect there.
 
         scheme: Of the ledger's URL.
 
@@ -166,17 +177,36 @@ def promises(
 
         transactions: Whether the ledger can settle in a handler's own transaction.
 
+        at_sinks: What was found at each sink, by its name.
+
     """
-    named = [*dict.fromkeys((handler.name or _NAMELESS, handler.wants_transaction) for handler in handlers)]
-    if not named and transactions:
+    judged = [
+        _sink_promise(_label(handler), sink, findings, (at_sinks or {}).get(handler.name, ()))
+        if sink is not None
+        else _promise(_label(handler), scheme, findings, exact=handler.wants_transaction)
+        for handler, sink in ((handler, _promise_of(handler)) for handler in handlers)
+    ]
+    if judged:
+        return [*{promise.sentence: promise for promise in judged}.values()]  # one for all topics of a handler
+    named = [("any handler", False)]
+    if transactions:
         named = [("a handler with the parameter `transaction`", True), ("any other handler", False)]
-    return [_promise(name, scheme, findings, exact=exact) for name, exact in named or [("any handler", False)]]
+    return [_promise(name, scheme, findings, exact=exact) for name, exact in named]
+
+
+def _promise_of(handler: Handler) -> SinkPromise | None:
+    promise = getattr(handler.function, "promise", None)
+    return promise if isinstance(promise, SinkPromise) else None
+
+
+def _label(handler: Handler) -> str:
+    return handler.name or (_NAMELESS if _promise_of(handler) is None else _DOWNSTREAM)
 
 
 def no_promises(handlers: Iterable[Handler]) -> list[Promise]:
     """Say what holds while the ledger does not answer, or refuses to."""
     why = "no promise, because the ledger cannot be used; nothing is acknowledged until it can, so nothing is lost"
-    names = [*dict.fromkeys(handler.name or _NAMELESS for handler in handlers)] or ["any handler"]
+    names = [*dict.fromkeys(_label(handler) for handler in handlers)] or ["any handler"]
     return [Promise(handler=name, promise="none", weakened_by=[], sentence=f"{name}: {why}") for name in names]
 
 
@@ -196,6 +226,22 @@ def _promise(handler: str, scheme: str, findings: Sequence[Finding], *, exact: b
         why += f"; not beyond doubt, because {_joined(weakened_by)}" if weakened_by else ""
     sentence = f"{handler}: {promise}, {why}"
     return Promise(handler=handler, promise=promise, weakened_by=weakened_by, sentence=sentence)
+
+
+def _sink_promise(name: str, sink: SinkPromise, findings: Sequence[Finding], own: Sequence[Finding]) -> Promise:
+    """Join what a sink says of itself with what was found there, and at the ledger where that matters to it."""
+    if sink.whatever_the_ledger:  # but it remembers no longer than the ledger does
+        findings = [one for one in findings if one.subject == _RETENTION]
+    matter = [one for one in (*findings, *own) if one.weakens]
+    weakened_by = [one.weakens for one in matter]
+    broken = sink.level == EXACTLY_ONCE and any(one.level is Level.WRONG for one in matter)
+    why = f"because {sink.why}"
+    if broken:
+        why = f"not exactly once, because {_joined(weakened_by)}"
+    elif weakened_by:
+        why += f"; not beyond doubt, because {_joined(weakened_by)}"
+    level = AT_LEAST_ONCE if broken else sink.level
+    return Promise(handler=name, promise=level, weakened_by=weakened_by, sentence=f"{name}: {level}, {why}")
 
 
 def _joined(reasons: Sequence[str]) -> str:
