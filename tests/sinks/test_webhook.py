@@ -18,9 +18,9 @@ from oncebridge.settings.secrets import Secret
 from oncebridge.settings.sinks.webhook import WebhookSettings
 from oncebridge.sinks import make_sink
 from oncebridge.sinks.connections import AnswerLost, ReceiverUnreachable, ReceiverUnwell
+from oncebridge.sinks.context import NothingToSend
 from oncebridge.sinks.webhook import (
     RETRY_AFTER_MAX,
-    NothingToSend,
     ReceiverDeferred,
     ReceiverOverloaded,
     ReceiverRefused,

@@ -1,28 +1,39 @@
-"""`oncebridge migrate`: bring the ledger's tables up to date."""
+"""`oncebridge migrate`: bring the ledger's tables up to date, and those that sinks keep beside their own."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from oncebridge.cli.output import write_json, write_text
-from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, bridge_for
+from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, bridge_for, upkeep_of
 from oncebridge.ledgers import scheme_of
+from oncebridge.sinks.sql import EFFECTS
 
 #: Ledgers whose tables somebody with the right to make tables has to make first.
 NEED_IT: Final = frozenset({"postgresql", "postgres", "dynamodb"})
 
 
 def migrate(*, ledger: LedgerOption = None, settings: SettingsOption = None, json: JSONOption = False) -> None:
-    """Make or update the ledger's tables; safe to repeat, and while workers work."""
+    """Make or update the tables of the ledger and of sinks; safe to repeat, and while workers work."""
     bridge = bridge_for(ledger, settings)
     scheme = scheme_of(bridge.settings.ledger)
     try:
         bridge.ledger.migrate()  # not opened first: without its tables it may refuse
     finally:
         bridge.ledger.close()
+    sinks = upkeep_of(bridge)
+    for sink in sinks:
+        try:
+            sink.migrate()
+        finally:
+            sink.close()
     if json:
-        write_json({"ledger": scheme, "needed": scheme in NEED_IT})
-    elif scheme in NEED_IT:
+        names = {"sinks": [sink.name for sink in sinks]} if sinks else {}
+        write_json({"ledger": scheme, "needed": scheme in NEED_IT, **names})
+        return
+    if scheme in NEED_IT:
         write_text(f"the tables of the ledger ({scheme}) are up to date")
     else:
         write_text(f"a ledger of {scheme}:// needs no migrate: whoever opens it brings it up to date")
+    for sink in sinks:
+        write_text(f"sink {sink.name}: its keys have their table {EFFECTS}")

@@ -16,6 +16,7 @@ from oncebridge.bridge import Bridge
 from oncebridge.cli.output import say
 from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
+from oncebridge.sinks.databases import NeedsUpkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,3 +100,8 @@ def existing_bridge(ledger: str | None, settings: str | None) -> Bridge:
             "was written to"
         )
     return bridge
+
+
+def upkeep_of(bridge: Bridge) -> list[NeedsUpkeep]:
+    """Return the sinks that keep a table of their own."""
+    return [sink for sink in bridge.sinks.values() if isinstance(sink, NeedsUpkeep)]

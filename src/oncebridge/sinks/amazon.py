@@ -1,13 +1,20 @@
-"""Clients of Amazon's services: made when first needed, and told where a queue's URL or a bus's ARN says they are."""
+"""Clients of Amazon's services: made when first needed, and told where a queue's URL or a bus's ARN says they are.
+
+Errors are told apart by their names, so that nothing of AWS is imported before it is needed.
+"""
 
 from __future__ import annotations
 
 import re
+import threading
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from oncebridge.errors import ConfigurationError, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 CONNECT_SECONDS: Final = 3
 READ_SECONDS: Final = 10
@@ -19,6 +26,7 @@ _OTHER: Final = re.compile(
 _BUS: Final = re.compile(
     r"arn:aws[a-z-]*:events:(?P<region>[a-z0-9-]+):\d{12}:event-bus/.{1,256}|[/.A-Za-z0-9_-]{1,256}"
 )
+_QUEUE_PATH: Final = re.compile(r"(?:/[^/\s]+)*/[^/\s]+/[^/\s]+")  # account and name
 
 
 def require_boto3(setting: str) -> None:
@@ -29,8 +37,12 @@ def require_boto3(setting: str) -> None:
 
 def check_queue(url: str, setting: str) -> str:
     """Refuse what is no queue's URL; `setting` is what named it."""
-    place = urlsplit(url)
-    if place.scheme not in ("http", "https") or not place.hostname or place.path.count("/") < 2:  # noqa: PLR2004 - account and name
+    try:
+        place = urlsplit(url)
+        is_queue = place.scheme in ("http", "https") and place.hostname and "@" not in place.netloc
+    except ValueError:  # such as an address whose brackets do not match
+        is_queue = False
+    if not is_queue or not _QUEUE_PATH.fullmatch(place.path) or not url.isascii():
         raise ConfigurationError(
             f"{setting}: expected a queue's URL, such as https://sqs.eu-central-1.amazonaws.com/123456789012/events"
         )
@@ -84,3 +96,81 @@ def _client(service: str, region: str | None, endpoint: str | None, *, read_seco
         return boto3.session.Session(region_name=region).client(service, endpoint_url=endpoint, config=config)
     except NoRegionError:
         raise ConfigurationError("no AWS region is known; set AWS_REGION or AWS_DEFAULT_REGION") from None
+
+
+class OnceMade:
+    """A client that is made by the first who needs it."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        """Take what makes it."""
+        self._make = make
+        self._made: Any = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Any:
+        """Return it."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def close(self) -> None:
+        """Let go of its connections; whoever needs it again makes another."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+
+# --- errors ------------------------------------------------------------------------------------------
+
+#: Codes of calls that a policy forbids.
+DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation"})
+_CODE: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+def code_of(error: Exception) -> str:
+    """Return the short name of an error: Amazon's code for it, or what boto3 calls it if Amazon never answered.
+
+    An error's own words are never shown: a refused signature quotes the session's token, other errors the event.
+    """
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return type(error).__name__
+    return short_code((response.get("Error") or {}).get("Code"))
+
+
+def short_code(code: object) -> str:
+    """Take a code out of the names that may stand around it, such as `AWS.SimpleQueueService.NonExistentQueue`."""
+    short = re.split(r"[.#:]", str(code))[-1] if isinstance(code, str) else ""
+    return short if _CODE.fullmatch(short) else "an unknown error"
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the HTTP status that Amazon answered with; None if it did not, 0 if that is not known."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return None
+    status = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
+    return status if isinstance(status, int) else 0
+
+
+# --- what a queue takes ------------------------------------------------------------------------------
+
+_FACT_MAX: Final = 500
+
+
+def message_attributes(facts: Mapping[str, str | int]) -> dict[str, dict[str, str]]:
+    """Write facts as attributes of a message; empty ones are left out, since a queue does not take them."""
+    return {
+        name: {"DataType": "Number" if isinstance(fact, int) else "String", "StringValue": str(fact)}
+        for name, fact in facts.items()
+        if fact != ""
+    }
+
+
+def printable(text: str) -> str:
+    """Write a text from outside in a line that queues, logs and terminals take."""
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else "?" for character in text)
+    return text[:_FACT_MAX]

@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from oncebridge.errors import SaysWhy
 from oncebridge.handlers import Handler, LetterCopy
-from oncebridge.sinks.amazon import bus_client, check_bus, check_queue, queue_client, require_boto3
+from oncebridge.sinks.amazon import (
+    OnceMade,
+    bus_client,
+    check_bus,
+    check_queue,
+    code_of,
+    message_attributes,
+    printable,
+    queue_client,
+    require_boto3,
+    short_code,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +39,6 @@ _TOO_MUCH: Final = frozenset(
 )
 #: Characters that a queue takes.
 _TEXT_ALLOWED: Final = {0x9, 0xA, 0xD}
-_REASON_MAX: Final = 500
 
 
 class LetterNotSent(SaysWhy):
@@ -50,21 +59,6 @@ def _copier(name: str, function: Callable[[LetterCopy], None]) -> Handler:
     return Handler(pattern="*", function=function, name=name, persistent=True)
 
 
-class _OnceMade:
-    """A client that is made by the first who needs it."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._made: Any = None
-        self._lock = threading.Lock()
-
-    def __call__(self) -> Any:
-        with self._lock:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
-
-
 class LetterQueue:
     """Sends dead letters to an SQS queue: the event is the body, as in the queues that EventBridge fills itself."""
 
@@ -72,7 +66,7 @@ class LetterQueue:
         """Take the queue's URL."""
         require_boto3("dead_letter_queue")
         self._url = check_queue(url, "dead_letter_queue")
-        self._client = _OnceMade(lambda: queue_client(url, "dead_letter_queue"))
+        self._client = OnceMade(lambda: queue_client(url, "dead_letter_queue"))
 
     def __call__(self, copy: LetterCopy) -> None:
         """Send one."""
@@ -83,9 +77,8 @@ class LetterQueue:
 
     def _send(self, copy: LetterCopy, body: str, encoding: dict[str, str]) -> None:
         facts = {**_facts(copy), **encoding}
-        attributes = {name: {"DataType": "String", "StringValue": value} for name, value in facts.items() if value}
         self._client().send_message(
-            QueueUrl=self._url, MessageBody=body, MessageAttributes=attributes, **self._order(copy)
+            QueueUrl=self._url, MessageBody=body, MessageAttributes=message_attributes(facts), **self._order(copy)
         )
 
     def _order(self, copy: LetterCopy) -> dict[str, str]:
@@ -102,7 +95,7 @@ class LetterBus:
         """Take the bus's name or ARN."""
         require_boto3("dead_letter_bus")
         self._bus = check_bus(bus, "dead_letter_bus")
-        self._client = _OnceMade(lambda: bus_client(bus, "dead_letter_bus"))
+        self._client = OnceMade(lambda: bus_client(bus, "dead_letter_bus"))
 
     def __call__(self, copy: LetterCopy) -> None:
         """Send one."""
@@ -126,40 +119,29 @@ class _Refused(Exception):
 
 def _send(whole: Callable[[], None], note: Callable[[], None]) -> None:
     """Send all of it; only a note where Amazon does not take it."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
     try:
         try:
             whole()
-        except (ClientError, _Refused) as error:
+        except Exception as error:
             if _code(error) not in _TOO_MUCH:
                 raise
             note()
-    except (ClientError, _Refused) as error:
+    except Exception as error:  # whatever boto3 raises becomes ours
         raise LetterNotSent(f"could not be sent: {_code(error)}") from error
-    except BotoCoreError as error:
-        raise LetterNotSent(f"could not be sent: {type(error).__name__}") from error
 
 
-def _code(error: Any) -> str:
-    if isinstance(error, _Refused):
-        return str(error)
-    code = str(error.response.get("Error", {}).get("Code", "unknown error"))
-    return code.rpartition(".")[2].rpartition("#")[2]
+def _code(error: Exception) -> str:
+    return short_code(error.args[0]) if isinstance(error, _Refused) else code_of(error)
 
 
 def _facts(copy: LetterCopy) -> dict[str, str]:
     """Return what is known of a letter, free of what it holds."""
     return {
         "oncebridge_key": copy.key,
-        "oncebridge_topic": _printable(copy.topic),
-        "oncebridge_handler": _printable(copy.handler),
-        "oncebridge_reason": _printable(copy.reason),
+        "oncebridge_topic": printable(copy.topic),
+        "oncebridge_handler": printable(copy.handler),
+        "oncebridge_reason": printable(copy.reason),
     }
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)[:_REASON_MAX]
 
 
 def _text(raw: bytes) -> str | None:

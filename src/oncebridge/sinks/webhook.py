@@ -12,12 +12,11 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from oncebridge.breaker import Open
 from oncebridge.errors import MissingExtra, PermanentError, RetryLater, SaysWhy
 from oncebridge.settings.secrets import Secret
 from oncebridge.sinks.addresses import read_place
+from oncebridge.sinks.context import body_of
 from oncebridge.sinks.promise import EFFECTIVELY_ONCE, SinkPromise
 
 try:
@@ -52,10 +51,6 @@ class ReceiverDeferred(RetryLater, SaysWhy):
 
 class ReceiverRefused(PermanentError, SaysWhy):
     """The receiver will never take this event as it is."""
-
-
-class NothingToSend(PermanentError, SaysWhy):
-    """What the settings want to send is not in this event."""
 
 
 class Webhook:
@@ -93,7 +88,7 @@ class Webhook:
 
     def __call__(self, event: Event) -> None:
         """Post one event; return once the receiver has accepted it."""
-        body = self._body(event)
+        body = body_of(event, self._search)
         self._keep_pause()
         only_looks = self._breaker.is_open
         try:
@@ -108,16 +103,6 @@ class Webhook:
     def close(self) -> None:
         """Close the connections; the sink may be used again."""
         self._exchanges.close()
-
-    def _body(self, event: Event) -> bytes:
-        if self._search is None:
-            return event.raw
-        tree = msgspec.json.decode(event.raw)
-        envelope = tree if "detail" in tree or "detail-type" in tree else {"detail": tree}
-        found = self._search(envelope)
-        if found is None:
-            raise NothingToSend("the expression in its sink's `body` finds nothing in this event")
-        return msgspec.json.encode(found)
 
     def _headers_of(self, event: Event) -> dict[str, str]:
         """Add to the fixed headers what is known of this event, all of it made by ourselves."""

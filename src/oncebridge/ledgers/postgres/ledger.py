@@ -56,6 +56,11 @@ class PostgresLedger:
         """Show the address, without the password, and whether it is open."""
         return f"<PostgresLedger {self._address} {'open' if self._own.is_open else 'closed'}>"
 
+    @property
+    def address(self) -> Address:
+        """Where it is; shown without the password."""
+        return self._address
+
     @classmethod
     def from_url(cls, url: str, *, retention_us: int = RETENTION_US) -> Self:
         """Read `postgresql://user:password@host:5432/database`; `?schema=` names another schema than oncebridge."""

@@ -90,16 +90,16 @@ def in_our_words(address: Address) -> Iterator[None]:
 def translated(error: psycopg.Error, address: Address) -> Exception | None:
     """Return the error to raise instead, if there is one."""
     if error.sqlstate in _OWN:
-        return _OWN[error.sqlstate](f"{address}: {_first_line(error)}")
+        return _OWN[error.sqlstate](f"{address}: {first_line(error)}")
     if isinstance(error, _NOT_OURS):
         return not_migrated(address)
     if isinstance(error, errors.InsufficientPrivilege):
         return LedgerRefused(
-            f"{address}: {_first_line(error)}; grant this user USAGE on schema {address.schema}, EXECUTE on its "
+            f"{address}: {first_line(error)}; grant this user USAGE on schema {address.schema}, EXECUTE on its "
             "functions, and SELECT, INSERT, UPDATE and DELETE on its tables"
         )
     if isinstance(error, _PASSES):
-        return LedgerUnavailable(f"{address}: {_first_line(error)}; {_advice(error)}")
+        return LedgerUnavailable(f"{address}: {first_line(error)}; {_advice(error)}")
     return None
 
 
@@ -119,7 +119,7 @@ def _advice(error: psycopg.Error) -> str:
     return next((advice for words, advice in _BY_WORDS.items() if words in text), _ELSE)
 
 
-def _first_line(error: psycopg.Error) -> str:
+def first_line(error: psycopg.Error) -> str:
     """Return what happened, without the rows and statements that Postgres shows below: they hold data."""
     text = error.diag.message_primary or str(error)
     lines = [line.strip() for line in text.strip().splitlines()]

@@ -28,13 +28,13 @@ KINDS: Final[dict[str, Callable[[str, dict[str, Any], str], SinkSettings]]] = {
 _EXAMPLES: Final = (
     'url = "https://crm.example/events", bus = "clean", queue = "https://sqs..." or database = "env:DATABASE_URL"'
 )
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
 def read_sink(name: str, given: Any, file: str) -> SinkSettings:
     """Check one table."""
     where = f"{file}: [sinks.{name}]"
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigurationError(f"{where}: a name has up to 40 letters, digits, . _ and -")
     table = check_table(given, file, f"sinks.{name}")
     kinds = [kind for kind in KINDS if kind in table]

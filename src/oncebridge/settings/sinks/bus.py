@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from oncebridge.settings.checks import TEXT, check
+from oncebridge.settings.checks import TEXT, Check, check, read_text
 from oncebridge.settings.sinks.sink import TOPICS, SinkSettings
 
 
@@ -22,8 +22,18 @@ def read_bus(name: str, table: dict[str, Any], where: str) -> BusSettings:
     return BusSettings(name=name, **check(BUS, table, where))
 
 
+_SOURCE_MAX: Final = 256
+
+
+def _read_source(value: Any) -> str:
+    source = read_text(value)
+    if source.startswith("aws.") or not source.strip() or len(source) > _SOURCE_MAX:
+        raise ValueError
+    return source
+
+
 BUS: Final = {
     "bus": TEXT,
     "topics": TOPICS,
-    "source": TEXT,
+    "source": Check("a text such as genesys.clean, which must not begin with aws., as only Amazon's do", _read_source),
 }

@@ -1,0 +1,142 @@
+"""Sends events to an SQS queue: the body as it came, what the bridge knows in attributes.
+
+A FIFO queue gets each event under its key, so that SQS itself drops a repeat within five minutes, and states of one
+entity in their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+from oncebridge.ledgers.findings import Finding, good, warning, wrong
+from oncebridge.sinks.amazon import (
+    DENIED,
+    OnceMade,
+    check_queue,
+    code_of,
+    message_attributes,
+    printable,
+    queue_client,
+    require_boto3,
+    short_code,
+)
+from oncebridge.sinks.context import body_of
+from oncebridge.sinks.promise import AT_LEAST_ONCE, SinkPromise
+from oncebridge.sinks.sending import BYTES_MAX, ENTRIES_MAX, NO_ANSWER, Entry, Failure, Sending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from oncebridge.event import Event
+    from oncebridge.settings.sinks.queue import QueueSettings
+    from oncebridge.sinks import Means
+
+#: What JSON may hold and a queue does not take; both can only stand within a text, where an escape says the same.
+_ESCAPES: Final = (("\ufffe", "\\ufffe"), ("\uffff", "\\uffff"))
+
+
+class Queue:
+    """Sends events to one queue, up to ten in a call."""
+
+    def __init__(self, settings: QueueSettings, means: Means) -> None:
+        """Take the settings; nothing is connected before the first event."""
+        setting = f"sink {settings.name}: queue"
+        require_boto3(setting)
+        self.many = ENTRIES_MAX
+        self._name = settings.name
+        self._search = settings.body
+        self._url = check_queue(settings.queue, setting)
+        self._is_fifo = self._url.endswith(".fifo")
+        self._client = OnceMade(lambda: queue_client(settings.queue, setting))
+        self._place = f"queue {self._url.rpartition('/')[2]}"
+        self._sending = Sending(self._place, means.breakers.of(self._url), self._send)
+
+    @property
+    def promise(self) -> SinkPromise:
+        """How often an event takes effect there, and why."""
+        why = "SQS may deliver a message twice, and one is sent again where an answer was lost"
+        key = "the attribute oncebridge_key stays the same, for whoever must know it again"
+        if self._is_fifo:
+            why = (
+                "SQS drops a message that is sent again within five minutes of the first, by its "
+                "MessageDeduplicationId, but not one that comes later"
+            )
+        return SinkPromise(AT_LEAST_ONCE, f"{why}; {key}")
+
+    def __repr__(self) -> str:
+        """Show the queue, without the account."""
+        return f"<Queue {self._name} to {self._place}>"
+
+    def __call__(self, event: Event) -> None:
+        """Send one event."""
+        (error,) = self.send_many([event])
+        if error is not None:
+            raise error
+
+    def send_many(self, events: Sequence[Event]) -> list[Exception | None]:
+        """Send events; return for each what it failed with."""
+        return self._sending.send(events, self._entry)
+
+    def close(self) -> None:
+        """Close the connections; the sink may be used again."""
+        self._client.close()
+
+    def _entry(self, event: Event) -> Entry:
+        body = body_of(event, self._search).decode()
+        for character, escape in _ESCAPES:
+            body = body.replace(character, escape)
+        attributes = message_attributes(
+            {
+                "oncebridge_key": event.key,
+                "oncebridge_topic": printable(event.topic),
+                "oncebridge_fence": event.token,
+                "oncebridge_attempt": event.attempt,
+            }
+        )
+        size = len(body.encode())
+        for name, value in attributes.items():
+            size += sum(len(text.encode()) for text in (name, *value.values()))
+        return Entry({"MessageBody": body, "MessageAttributes": attributes, **self._order(event)}, size)
+
+    def _order(self, event: Event) -> dict[str, str]:
+        """Return by what a FIFO queue orders an event, and knows it again."""
+        if not self._is_fifo:
+            return {}
+        # Two sinks that send to one queue are two effects.
+        return {"MessageGroupId": group_of(event), "MessageDeduplicationId": f"{event.key}.{self._name}"}
+
+    def _send(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
+        entries = [{"Id": str(at), **content} for at, content in enumerate(contents)]
+        answer = self._client().send_message_batch(QueueUrl=self._url, Entries=entries)
+        # Answers come in any order, and by their ids alone.
+        ends: dict[Any, Failure | None] = {one.get("Id"): None for one in answer.get("Successful") or ()}
+        for one in answer.get("Failed") or ():
+            ends[one.get("Id")] = Failure(short_code(one.get("Code")), str(one.get("Message") or ""))
+        return [ends.get(entry["Id"], NO_ANSWER) for entry in entries]
+
+    def examine(self) -> Iterator[Finding]:
+        """Look whether the queue is there, and takes large events; one that may not be looked at may still be fine."""
+        names = ["MaximumMessageSize"]
+        try:
+            answer = self._client().get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
+        except Exception as error:  # noqa: BLE001 - whatever boto3 raises becomes ours
+            if code_of(error) not in DENIED:
+                fix = "check `queue`, credentials, region and the way to AWS"
+                yield wrong("queue", f"cannot be used ({code_of(error)})", fix)
+            return
+        size = int(answer.get("Attributes", {}).get("MaximumMessageSize", BYTES_MAX))
+        if size < BYTES_MAX:
+            found = f"takes messages of up to {size:,} bytes; larger events would become dead letters"
+            yield warning("queue", found, f"set its MaximumMessageSize to {BYTES_MAX}")
+        else:
+            yield good("queue", "is there")
+
+
+def group_of(event: Event) -> str:
+    """Return what an event must be in order with: its entity, else its conversation, else nothing but itself."""
+    if event.entity is not None:
+        return event.entity
+    if event.conversation_id is not None:
+        return hashlib.sha256(f"{event.org} {event.conversation_id}".encode()).hexdigest()
+    return event.key

@@ -1,0 +1,263 @@
+"""Sends events together to one of Amazon's buses or queues: as many in a call as fit, and each has its own end.
+
+A call may succeed although entries of it do not, so every entry is looked up in the answer. What the answer leaves
+out has failed: sent again under the same key it may come twice, while what is taken for sent may never come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oncebridge.breaker import Open
+from oncebridge.errors import PermanentError, RetryLater, SaysWhy
+from oncebridge.sinks.amazon import DENIED, code_of, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from oncebridge.breaker import Breaker
+    from oncebridge.event import Event
+
+ENTRIES_MAX: Final = 10
+#: Of all entries of a call, so of one alone too: 1 MiB since January 2026, 256 KiB before. Where Amazon still takes no
+#: more than that it refuses the call, and its entries go one by one.
+BYTES_MAX: Final = 1_048_576
+
+PAUSE_US: Final = 1_000_000  # before what is missing or closed to us is looked at again
+BUSY_SECONDS: Final = 1.0
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------
+
+
+class EntryRefused(PermanentError, SaysWhy):
+    """Amazon will never take this event as it is."""
+
+
+class EntryDeferred(SaysWhy):
+    """Amazon did not take this event now, and may do so later."""
+
+
+class PlaceUnwell(SaysWhy):
+    """The bus or queue is in trouble, which says nothing about one event."""
+
+
+class PlaceBusy(RetryLater, PlaceUnwell):
+    """It is throttled, or has failed itself."""
+
+
+class PlaceSilent(PlaceUnwell):
+    """No answer came: the events may have been taken, so they are repeated under the same keys."""
+
+
+class PlaceClosed(PlaceUnwell):
+    """It does not exist, or not for us: nothing was taken, and every event would fare the same."""
+
+
+_CLOSED: Final = DENIED | {
+    # No such bus or queue.
+    "InvalidAddress",
+    "NonExistentQueue",
+    "QueueDeletedRecently",
+    "QueueDoesNotExist",
+    "ResourceNotFoundException",
+    "UnsupportedOperation",
+    # Credentials that Amazon does not accept.
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidSecurity",
+    "InvalidSignatureException",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "OptInRequired",
+    "RequestExpired",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+    # Credentials or settings that are not there: errors of our own and of boto3, before anything is sent.
+    "ConfigurationError",
+    "CredentialRetrievalError",
+    "LoginError",
+    "NoCredentialsError",
+    "NoRegionError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "SSOError",
+    "TokenRetrievalError",
+    "UnauthorizedSSOTokenError",
+    # The key that the queue is encrypted with.
+    "KmsAccessDenied",
+    "KmsDisabled",
+    "KmsInvalidKeyUsage",
+    "KmsInvalidState",
+    "KmsNotFound",
+    "KmsOptInRequired",
+}
+_BUSY: Final = frozenset(
+    {
+        "InternalError",
+        "InternalException",
+        "InternalFailure",
+        "InternalServerError",
+        "KmsThrottled",
+        "LimitExceededException",
+        "OverLimit",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+_REFUSED: Final = frozenset(
+    {
+        "BatchRequestTooLong",
+        "EntityTooLarge",
+        "InvalidArgument",
+        "InvalidAttributeValue",
+        "InvalidMessageContents",
+        "InvalidParameterValue",
+        "MalformedDetail",
+        "ParamValidationError",
+        "RequestEntityTooLarge",
+        "RequestTooLarge",
+        "ValidationError",
+        "ValidationException",
+    }
+)
+_TOO_LARGE: Final = 413
+_THROTTLED: Final = 429
+_THEIR_FAULT: Final = 500
+
+
+def trouble_with(place: str, code: str, status: int | None = None, *, answered: bool = True) -> SaysWhy:
+    """Turn an error code into the end of an attempt. Amazon's own words are left out: they may quote the event."""
+    words = f"{place} answered {code}"
+    if code in _CLOSED:
+        return PlaceClosed(words)
+    if code in _BUSY or (status is not None and (status >= _THEIR_FAULT or status == _THROTTLED)):
+        return PlaceBusy(words, after_seconds=BUSY_SECONDS)
+    if code in _REFUSED or status == _TOO_LARGE:
+        return EntryRefused(words)
+    if not answered:
+        return PlaceSilent(f"{place} did not answer ({code})")
+    return EntryDeferred(words)
+
+
+# --- entries and calls -------------------------------------------------------------------------------
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """Why Amazon did not take an entry: its code, and its own words, which may quote the event."""
+
+    code: str
+    words: str = ""
+
+
+NO_ANSWER: Final = Failure("nothing for it")
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One event as Amazon takes it, and its bytes as Amazon counts them."""
+
+    content: dict[str, Any]
+    size: int
+
+
+class Sending:
+    """Sends entries to one bus or queue, and leaves it alone while it is in trouble."""
+
+    def __init__(
+        self, place: str, breaker: Breaker, call: Callable[[list[dict[str, Any]]], list[Failure | None]]
+    ) -> None:
+        """Take its name for people, its breaker, and what makes one call: that returns a failure for each entry."""
+        self._place = place
+        self._breaker = breaker
+        self._call = call
+
+    def send(self, events: Sequence[Event], entry_of: Callable[[Event], Entry]) -> list[Exception | None]:
+        """Send events; return for each what it failed with."""
+        ends: list[Exception | None] = [None] * len(events)
+        entries: list[tuple[int, Entry]] = []
+        for at, event in enumerate(events):
+            try:
+                entries.append((at, self._checked(entry_of(event))))
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one event is that one's own failure
+                ends[at] = error
+        for group in groups(entries):
+            for (at, _), end in zip(group, self._send([entry.content for _, entry in group]), strict=True):
+                ends[at] = end
+        return ends
+
+    def _checked(self, entry: Entry) -> Entry:
+        if entry.size > BYTES_MAX:
+            raise EntryRefused(f"it has {entry.size:,} bytes, and {self._place} takes no more than {BYTES_MAX:,}")
+        return entry
+
+    def _send(self, contents: list[dict[str, Any]]) -> list[Exception | None]:
+        """Make one call for a group, unless the breaker is open."""
+        only_looks = self._breaker.is_open
+        try:
+            with self._breaker.call(PlaceUnwell):
+                ends = self._attempt(contents)
+                unwell = [end for end in ends if isinstance(end, PlaceUnwell)]
+                if len(unwell) == len(ends):
+                    raise unwell[0]
+        except Open as error:
+            return [error] * len(contents)
+        except PlaceUnwell:
+            # What every event would get costs none of them an attempt; nor does looking whether it is over.
+            return [self._untried(end) if only_looks or isinstance(end, PlaceClosed) else end for end in ends]
+        return [*ends]
+
+    def _untried(self, end: SaysWhy | None) -> Open:
+        return Open(1, max(self._breaker.again_in_us, PAUSE_US), str(end))
+
+    def _attempt(self, contents: list[dict[str, Any]]) -> list[SaysWhy | None]:
+        try:
+            failures = self._call(contents)
+        except Exception as error:  # noqa: BLE001 - whatever boto3 raises becomes ours
+            return self._after(error, contents)
+        return [None if failure is None else self._trouble(failure) for failure in failures]
+
+    def _trouble(self, failure: Failure) -> SaysWhy:
+        trouble = trouble_with(self._place, failure.code)
+        if failure.words:
+            trouble.add_note(failure.words)  # for `dead show` alone
+        return trouble
+
+    def _after(self, error: Exception, contents: list[dict[str, Any]]) -> list[SaysWhy | None]:
+        """Tell what a call that failed says of its entries."""
+        code, status = code_of(error), status_of(error)
+        trouble = trouble_with(self._place, code, status, answered=status is not None)
+        if not isinstance(trouble, PlaceUnwell):
+            trouble.__cause__ = error  # for `dead show` alone
+        if len(contents) > 1 and (code in DENIED or not isinstance(trouble, PlaceUnwell)):
+            # One entry may spoil a call for the others: too large for this account, or a source that a policy forbids.
+            return [end for content in contents for end in self._attempt([content])]
+        return [trouble] * len(contents)
+
+
+def groups(entries: Iterable[tuple[int, Entry]]) -> Iterator[list[tuple[int, Entry]]]:
+    """Cut entries into calls, in order: as many in each as Amazon takes, by number and by bytes."""
+    group: list[tuple[int, Entry]] = []
+    size = 0
+    for at, entry in entries:
+        if group and (len(group) == ENTRIES_MAX or size + entry.size > BYTES_MAX):
+            yield group
+            group, size = [], 0
+        group.append((at, entry))
+        size += entry.size
+    if group:
+        yield group

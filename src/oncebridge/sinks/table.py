@@ -1,0 +1,204 @@
+"""Writes events into a table of the user's own Postgres or SQLite, exactly once.
+
+In the ledger's own database a row is written in the very transaction that settles its event. In any other one its key
+is written in the same transaction, into a small table beside the user's, and an event whose key is there is done:
+whatever a ledger forgets or grants twice, and whichever answer is lost on the way.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from oncebridge.breaker import Breaker, Open
+from oncebridge.errors import ConfigurationError, MissingExtra, RetryLater, SaysWhy
+from oncebridge.identity import key_bytes
+from oncebridge.ledgers import scheme_of
+from oncebridge.ledgers.findings import Finding, wrong
+from oncebridge.ledgers.protocol import SettlesInTransaction
+from oncebridge.settings.secrets import Secret
+from oncebridge.settings.sinks.table import LEDGER
+from oncebridge.sinks.databases import FORGET_AT_ONCE, DatabaseUnwell
+from oncebridge.sinks.promise import EXACTLY_ONCE, SinkPromise
+from oncebridge.sinks.rows import values_of
+from oncebridge.sinks.sql import EFFECTS
+from oncebridge.sinks.sqlite import SQLiteDatabase, SQLiteTable
+from oncebridge.sinks.sqlite import examine_table as examine_sqlite_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncebridge.event import Event
+    from oncebridge.settings.sinks.table import TableSettings
+    from oncebridge.sinks import Means
+    from oncebridge.sinks.databases import Database, Table
+
+LOOK_AGAIN_US: Final = 500_000  # after a first failure, when the breaker is still closed
+#: So often old keys are looked for, and more of them are forgotten than were written meanwhile.
+FORGET_EVERY: Final = 200
+
+
+def make_table(settings: TableSettings, means: Means) -> TableInLedger | TableElsewhere:
+    """Make the sink for a table, by which database it is in."""
+    return (TableInLedger if settings.database == LEDGER else TableElsewhere)(settings, means)
+
+
+@contextmanager
+def guarded(breaker: Breaker) -> Iterator[None]:
+    """Leave a database alone while it is not well; what was not tried there, or only to look, is no attempt."""
+    only_looks = breaker.is_open
+    try:
+        with breaker.call(DatabaseUnwell):
+            yield
+    except DatabaseUnwell as unwell:
+        if isinstance(unwell, RetryLater) and not only_looks:
+            raise
+        raise Open(1, max(breaker.again_in_us, LOOK_AGAIN_US), str(unwell)) from unwell
+
+
+def found_or_said(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Pass on what is found; a database that cannot be looked at is a finding too."""
+    try:
+        yield from findings
+    except SaysWhy as error:
+        yield wrong("database", str(error), "let it be reached from here, then look again")
+
+
+# --- in the ledger's own database ------------------------------------------------------------------------
+
+
+class TableInLedger:
+    """Writes each event in the transaction that settles it."""
+
+    def __init__(self, settings: TableSettings, means: Means) -> None:
+        """Take the settings; refuse a ledger that has no tables, or no transaction to write in."""
+        self.name = settings.name
+        self._settings = settings
+        self._means = means
+        self._breaker = means.breakers.of(f"table {settings.table} of the ledger")
+        self._tables: dict[bool, Table] = {}
+        ledger = type(means.ledger)
+        if not isinstance(means.ledger, SettlesInTransaction) or "dynamodb" in ledger.__module__:
+            raise ConfigurationError(
+                f"sink {settings.name}: database: {ledger.__name__} has no tables of yours; give the URL of a database "
+                "instead of ledger, such as env:DATABASE_URL, or use a postgresql:// or sqlite:// ledger"
+            )
+
+    def __repr__(self) -> str:
+        """Show which table it is."""
+        return f"<TableInLedger {self.name} into {self._settings.table}>"
+
+    @property
+    def promise(self) -> SinkPromise:
+        """How often an event takes effect there, and why."""
+        return SinkPromise(EXACTLY_ONCE, "its row is committed together with the end of its claim, or neither is")
+
+    def __call__(self, event: Event, transaction: Any) -> None:
+        """Write one event; whoever gave the transaction commits it."""
+        values = values_of(event, self._settings)
+        with guarded(self._breaker):
+            self._table(transaction).write(transaction, values)
+
+    def _table(self, transaction: Any) -> Table:
+        is_sqlite = isinstance(transaction, sqlite3.Connection)
+        if is_sqlite not in self._tables:
+            self._tables[is_sqlite] = self._made(is_sqlite=is_sqlite)
+        return self._tables[is_sqlite]
+
+    def _made(self, *, is_sqlite: bool) -> Table:
+        if is_sqlite:
+            return SQLiteTable(self._settings, "the ledger's file")
+        from oncebridge.sinks.postgres import PostgresTable  # here if the ledger is
+
+        return PostgresTable(self._settings, "the ledger's database")
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at the table."""
+        yield from found_or_said(self._findings())
+
+    def _findings(self) -> Iterator[Finding]:
+        path, address = (getattr(self._means.ledger, name, None) for name in ("path", "address"))
+        if path is not None:
+            yield from examine_sqlite_table(self._settings, path)
+        elif address is not None:
+            from oncebridge.sinks.postgres import examine_table as examine_postgres_table
+
+            yield from examine_postgres_table(self._settings, address, self._means.clock)
+
+    def close(self) -> None:
+        """Do nothing: connections are the ledger's."""
+
+
+# --- in any other ----------------------------------------------------------------------------------------
+
+
+class TableElsewhere:
+    """Writes each event together with its key, in one transaction."""
+
+    def __init__(self, settings: TableSettings, means: Means) -> None:
+        """Take the settings; nothing is connected before the first event."""
+        self.name = settings.name
+        self._settings = settings
+        self._retention_us = means.retention_us
+        self._database = _database(settings, means)
+        self._breaker = means.breakers.of(str(self._database))
+        self._written = 0
+
+    def __repr__(self) -> str:
+        """Show which table it is, without a password."""
+        return f"<TableElsewhere {self.name} into {self._settings.table} of {self._database}>"
+
+    @property
+    def promise(self) -> SinkPromise:
+        """How often an event takes effect there, and why."""
+        why = f"its key is written into {EFFECTS} in the transaction that writes its row, and what has its key is done"
+        return SinkPromise(EXACTLY_ONCE, why, whatever_the_ledger=True)
+
+    def __call__(self, event: Event) -> None:
+        """Write one event, unless that was done before."""
+        values = values_of(event, self._settings)
+        key = key_bytes(event.key)
+        assert key is not None, "whatever is handed to a handler has a key"
+        with guarded(self._breaker):
+            self._database.write_once(key, values)
+        self._written += 1
+        if self._written % FORGET_EVERY == 0:
+            with suppress(SaysWhy):  # another time
+                self._database.forget(self._retention_us, waits=False)
+
+    def migrate(self) -> None:
+        """Make the table of keys, where it does not make itself."""
+        self._database.migrate()
+
+    def purge(self, *, older_than_us: int) -> int:
+        """Forget keys that were written longer ago than that."""
+        forgotten = number = self._database.forget(older_than_us, waits=True)
+        while number == FORGET_AT_ONCE:
+            number = self._database.forget(older_than_us, waits=True)
+            forgotten += number
+        return forgotten
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at the table, its keys, and the server or file."""
+        yield from found_or_said(self._database.examine())
+
+    def close(self) -> None:
+        """Let go of connections; the sink may be used again."""
+        self._database.close()
+
+
+def _database(settings: TableSettings, means: Means) -> Database:
+    url = settings.database.value if isinstance(settings.database, Secret) else settings.database
+    if scheme_of(url) == "sqlite":
+        return SQLiteDatabase(settings, url, means.clock)
+    try:
+        from oncebridge.sinks.postgres import PostgresDatabase
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("oncebridge"):
+            raise
+        raise MissingExtra(
+            f"sink {settings.name}: database: postgresql:// needs the package {error.name}; install it with: "
+            "pip install 'oncebridge[postgres]'"
+        ) from None
+    return PostgresDatabase(settings, url, means.clock)
