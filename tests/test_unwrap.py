@@ -90,6 +90,44 @@ def test_a_batch_holds_its_deliveries_in_order():
     assert [json.loads(raw)["id"] for raw in unwrap(json.dumps(batch).encode())] == [f"e{n}" for n in range(5)]
 
 
+def test_elements_of_an_array_come_out_byte_for_byte():
+    """What stands in an array is handed on as it was written, events and everything else."""
+    elements = [
+        b'{ "detail":{"n":1.10,\t"big":100000000000000000000000} }',
+        b'{"detail" : "caf\\u00e9 \\/"}',
+        b"1.0",
+        b"{}",
+    ]
+    assert unwrap(b" [" + b" ,\n".join(elements) + b"] ") == elements
+
+
+@pytest.mark.parametrize(
+    "bad", [b'{"detail":1,"detail":2}', b'{"detail":"\xff"}', b'{"Records":[],"Records":[3]}', b"1e999"]
+)
+def test_a_bad_element_leaves_its_neighbours_alone(bad):
+    """An element that cannot be read is refused by itself, as long as it is plain where it ends."""
+    assert unwrap(b"[" + TEXT.encode() + b"," + bad + b"," + TEXT.encode() + b"]") == [
+        TEXT.encode(),
+        bad,
+        TEXT.encode(),
+    ]
+
+
+@pytest.mark.parametrize("broken", [b"[%s", b"[%s,]", b"[%s %s]", b"[%s]]", b'["%s]', b"[%s, nul]", b"[%s, \xff]"])
+def test_a_broken_array_is_one_delivery(broken):
+    """Where it is not plain what stands in an array, all of it is kept for somebody to look at."""
+    data = broken.replace(b"%s", TEXT.encode())
+    assert unwrap(data) == [data]
+
+
+def test_an_array_that_is_too_large_is_one_delivery(monkeypatch):
+    """Up to the limit it is taken apart."""
+    data = f"[{TEXT}, {TEXT}]".encode()
+    monkeypatch.setattr("oncebridge.intake.unwrap.WRAPPER_BYTES_MAX", len(data))
+    assert unwrap(data) == [TEXT.encode()] * 2
+    assert unwrap(data + b" ") == [data + b" "]
+
+
 def test_numbers_stay_as_written():
     """What stood as 1.10 inside a wrapper that is no text comes out as 1.10: it is part of the identity."""
     text = TEXT.replace('"primary": true', '"primary": 1.10')
@@ -155,12 +193,13 @@ def test_wrappers_in_wrappers_end():
     assert unwrap_parsed([tree]) == [[EVENT]]
 
 
-@given(trees(TEXT))
-def test_text_and_parsed_json_hold_the_same(tree):
+@given(st.lists(trees(TEXT), min_size=1, max_size=4), st.sampled_from([None, 0, 3]), st.booleans())
+def test_text_and_parsed_json_hold_the_same(tree, indent, ascii_only):
     """Any JSON holds at least one delivery, and the same ones whether or not somebody has parsed it before."""
-    parsed = unwrap_parsed([tree])
+    parsed = unwrap_parsed(tree)
     assert parsed
-    for raw, same in zip(unwrap(json.dumps([tree]).encode()), parsed, strict=True):
+    text = json.dumps(tree, indent=indent, ensure_ascii=ascii_only)
+    for raw, same in zip(unwrap(text.encode()), parsed, strict=True):
         assert raw == same if isinstance(same, bytes) else json.loads(raw) == same
 
 

@@ -176,6 +176,11 @@ class Bridge:
             return self._metrics
 
     @property
+    def clock(self) -> Clock:
+        """The clock that everything here goes by."""
+        return self._clock
+
+    @property
     def known_topics(self) -> list[str]:
         """The topics that settings and handlers name: each may be a label of metrics, whatever comes in beside them."""
         profiles, handlers = self.settings.profiles, self.handlers

@@ -8,7 +8,7 @@ import pytest
 from lambda_function import Function, fact, text
 from oncebridge import LedgerUnavailable, PermanentError, RetryLater
 from oncebridge.breaker import Open
-from oncebridge.intake.http_request import METHODS
+from oncebridge.intake.http_reply import METHODS
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings.secrets import Secret
 from oncebridge.telemetry import COLUMNS
@@ -266,13 +266,13 @@ def test_headers_of_any_form_are_looked_at(locked, door, headers):
 def test_every_key_is_compared_whatever_was_sent(locked, monkeypatch):
     """How long it takes tells nobody which key was nearly right, or whether the first one was."""
     compared = []
-    from oncebridge.intake import http_request
+    from oncebridge.intake import api_keys
 
     def compare(one, other):
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr(http_request.hmac, "compare_digest", compare)
+    monkeypatch.setattr(api_keys.hmac, "compare_digest", compare)
     for key in ("old key of ours", "new-key-of-ours", "wrong", "x" * 1000):
         compared.clear()
         locked(url_request(text(1), {"X-API-Key": key}))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from oncebridge.cli import consume, dead, demo, doctor, explain, find, migrate, process, purge, simulate
-from oncebridge.cli.output import say, say_error
+from oncebridge.cli import consume, dead, demo, doctor, explain, find, migrate, process, purge, serve, simulate
+from oncebridge.cli.logs import log_to_standard_error
+from oncebridge.cli.output import say_error
 from oncebridge.cli.wiring import EXIT_AGAIN
-from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
-from oncebridge.telemetry import JSONFormatter, logger
+from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +31,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "demo": demo.demo,
     "process": process.process,
     "consume": consume.consume,
+    "serve": serve.serve,
     "explain": explain.explain,
     "find": find.find,
     "doctor": doctor.doctor,
@@ -54,22 +54,7 @@ def options(
     levels = logging.getLevelNamesMapping()
     if log_level.upper() not in levels:
         raise ConfigurationError(f"--log-level: expected info, warning or error, got {log_level!r}")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JSONFormatter())
-    logger.addHandler(handler)
-    logger.setLevel(levels[log_level.upper()])
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *where: object) -> None:
-    """Tell the person what a ledger warns of; a warning for programmers goes the usual way."""
-    if issubclass(category, LedgerWarning):
-        say(f"warning: {message}")
-    else:
-        _usual_warning(message, category, *where)  # type: ignore[arg-type]
-
-
-_usual_warning = warnings.showwarning
+    log_to_standard_error(levels[log_level.upper()])
 
 
 def run() -> int:

@@ -59,14 +59,14 @@ class Asking:
         self._lease_us = lease_us
         self._stopping = stopping
 
-    def claim(self, tasks: Sequence[Task], *, alone: bool) -> list[Answer]:
-        """Ask for these in one call; return an answer for each, in order.
+    def claim(self, tasks: Sequence[Task], *, alone: bool, nonce: bytes | None = None) -> list[Answer]:
+        """Ask for these in one call, under a new nonce unless one is given; return an answer for each, in order.
 
         Raises `LedgerUnavailable`, and then nothing is known: a claim that was granted all the same runs out.
         """
         asks = [replace(task.ask, alone=True) if alone else task.ask for task in tasks]
         self._stamp(tasks)
-        return self._claim(asks, secrets.token_bytes(8), attempt=1)
+        return self._claim(asks, secrets.token_bytes(8) if nonce is None else nonce, attempt=1)
 
     def start(self, ledger: WorksAhead, tasks: Sequence[Task]) -> Callable[[], list[Answer]]:
         """Ask for these now, and return what waits for the answers; these repeat the call if it was lost."""

@@ -62,7 +62,7 @@ def answer(
             results = [result for one in ended for result in one.results]
             if not all(one.acknowledged for one in ended):
                 raise NotAcknowledged(why_again(results))
-            return books_of(results)
+            return books_of([result.column for result in results])
 
 
 def _until_us(context: Any, clock: Clock) -> int | None:

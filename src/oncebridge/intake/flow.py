@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import force_setattr, replace
 
-from oncebridge.claim import Answer, Claim, Letter, Outcome, Settlement, Verdict
+from oncebridge.claim import Answer, Claim, Outcome, Verdict
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import key_text
 from oncebridge.intake.asking import Asking
@@ -26,7 +26,7 @@ from oncebridge.intake.holding import Holding
 from oncebridge.intake.keeper import Held, Keeper
 from oncebridge.intake.reading import Reader
 from oncebridge.intake.results import Result, reason_for
-from oncebridge.intake.settling import Finished, Settling
+from oncebridge.intake.settling import Finished, Settling, finished_as
 from oncebridge.intake.tasks import (
     At,
     Delivery,
@@ -44,6 +44,7 @@ from oncebridge.intake.tasks import (
     stopped,
 )
 from oncebridge.intake.terms import USUAL, Terms
+from oncebridge.intake.together import Granted, Group, gathered
 from oncebridge.intake.work import Ended, Work, check_transaction
 from oncebridge.ledgers.protocol import WorksAhead
 
@@ -93,18 +94,18 @@ class Flow:
         self._lease_us = int(settings.lease_seconds * 1_000_000)
         timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
         self._copiers = copiers
-        self._reader = Reader(secret, handlers=handlers, profiles=profiles, settings=settings)
+        self.reader = Reader(secret, handlers=handlers, profiles=profiles, settings=settings)
         self._asking = Asking(ledger, breaker, clock, lease_us=self._lease_us, stopping=stopping)
         self._keeper = Keeper(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)
-        self._sends_many = any(handler.many > 1 for handler in handlers)
-        self._listening = telemetry.listening
+        self._handlers = handlers
+        self._look_around()
         for handler in handlers:
             check_transaction(handler, ledger)
 
     def run(self, raws: Sequence[Any], terms: Terms = USUAL) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order."""
-        self._listening = self.telemetry.listening
+        self._look_around()
         seconds = terms.busy_wait_seconds
         seconds = self._settings.busy_wait_seconds if seconds is None else seconds
         give_up_us = self.clock.monotonic_us() + int(seconds * 1_000_000)
@@ -112,27 +113,32 @@ class Flow:
         if len(raws) > SLICE and self._concurrency(terms) == 1 and isinstance(self.ledger, WorksAhead):
             deliveries = self._run_ahead(self.ledger, raws, terms)
         else:
-            deliveries = [self._reader.read(raw) for raw in raws]
+            deliveries = [self.reader.read(raw) for raw in raws]
         tasks = [task for delivery in deliveries for task in delivery.tasks]
         self._rounds(tasks, give_up_us, terms)
         if self._copiers:
-            self._send_on(tasks, give_up_us, terms)
+            self.send_on(tasks, give_up_us, terms)
         return [delivery.result for delivery in deliveries]
 
     def read(self, raw: Any) -> Delivery:
         """Parse and identify one delivery, and find the handlers that take it."""
-        return self._reader.read(raw)
+        return self.reader.read(raw)
 
     def work_off(self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0) -> None:
         """Bring deliveries to a result; those that have one are tried again unless it is for good."""
-        self._listening = self.telemetry.listening
+        self._look_around()
         tasks = [task for delivery in deliveries for task in delivery.tasks if not is_over(task)]
         for task in tasks:
             task.result, task.kept = task.kept, None
         give_up_us = self.clock.monotonic_us() + int(busy_wait_seconds * 1_000_000)
         self._rounds(tasks, give_up_us, USUAL)
         if self._copiers:
-            self._send_on(tasks, give_up_us, USUAL)
+            self.send_on(tasks, give_up_us, USUAL)
+
+    def _look_around(self) -> None:
+        """See, once for a batch, who is there: handlers and listeners may have come since the last."""
+        self._listening = self.telemetry.listening
+        self._sends_many = any(handler.many > 1 for handler in self._handlers)
 
     def close(self) -> None:
         """End what runs in the background."""
@@ -184,7 +190,7 @@ class Flow:
             self.clock.wait(self.stopping, max(1000, min(soonest_us, POLL_US, left_us)) / 1_000_000)
         return left_us > 0
 
-    def _send_on(self, tasks: list[Task], give_up_us: int, terms: Terms) -> None:
+    def send_on(self, tasks: list[Task], give_up_us: int, terms: Terms) -> None:
         """Send dead letters to wherever they go beside the ledger; what could not be sent has to come again."""
         copies = [(task, copy_task(task, copier)) for task in tasks if is_letter(task) for copier in self._copiers]
         self._rounds([copy for _, copy in copies], give_up_us, terms)
@@ -223,7 +229,7 @@ class Flow:
         with self._holding(ledger, terms) as holding:
             try:
                 for start in range(0, len(raws), SLICE):
-                    new = [self._reader.read(raw) for raw in raws[start : start + SLICE]]
+                    new = [self.reader.read(raw) for raw in raws[start : start + SLICE]]
                     deliveries += new
                     tasks = picking.pick([task for delivery in new for task in delivery.tasks])
                     if tasks and not self._must_stop(terms):
@@ -261,7 +267,7 @@ class Flow:
             elif answer.verdict is Verdict.BUSY:
                 sorted_.busy.append(task)
             elif answer.verdict is Verdict.CONFLICT:
-                self._reader.turn_into_conflict(task)
+                self.reader.turn_into_conflict(task)
             else:
                 task.result = result_from(task, answer)
         return sorted_
@@ -276,18 +282,20 @@ class Flow:
         return Holding(self._keeper, settling, self._lease_us, terms)
 
     def _work_off(self, tasks: list[Task], holding: Holding) -> None:
-        """Give each granted task to its handler."""
-        work = list(zip(tasks, holding.hold(tasks), strict=True))
-        if self._sends_many:
-            work = self._send_together(work, holding)
+        """Give each granted task to its handler, and those that go together in one call."""
+        granted = list(zip(tasks, holding.hold(tasks), strict=True))
+        groups, alone = gathered(granted) if self._sends_many else ([], granted)
         concurrency = self._concurrency(holding.terms)
-        if concurrency == 1 or len(work) <= 1:
+        if concurrency == 1 or len(groups) + len(alone) <= 1:
+            for group in groups:
+                self._handle_many(group, holding)
             now_us = self.clock.monotonic_us()
-            for task, held in work:
+            for task, held in alone:
                 now_us = self._handle(task, held, now_us, holding)
             return
         with ThreadPoolExecutor(concurrency, "oncebridge-handler") as pool:
-            running = [pool.submit(self._handle, task, held, None, holding) for task, held in work]
+            running: list[Future[Any]] = [pool.submit(self._handle_many, group, holding) for group in groups]
+            running += [pool.submit(self._handle, task, held, None, holding) for task, held in alone]
             try:
                 wait(running, return_when=FIRST_EXCEPTION)
             finally:
@@ -316,51 +324,28 @@ class Flow:
     def _end(self, task: Task, held: Held, ended: Ended, started_us: int, holding: Holding) -> int:
         """Settle one task as its handler ended; return the time."""
         now_us = self.clock.monotonic_us()
-        letter = None
-        if ended.outcome is Outcome.DEAD:
-            letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
-        settlement = Settlement(held.claim, ended.outcome, ended.again_in_us, letter)
-        finished = Finished(task, held, ended, settlement, now_us - started_us)
+        finished = finished_as(task, held, ended, now_us - started_us)
         if ended.settled or ended.lost:
             self._report(finished, not ended.lost)
         else:
             holding.settling.add(finished, now_us)
         return now_us
 
-    def _send_together(self, work: list[tuple[Task, Held]], holding: Holding) -> list[tuple[Task, Held]]:
-        """Give what comes together to handlers that take it so; return the rest."""
-        together: dict[int, list[tuple[Task, Held]]] = {}
-        rest: list[tuple[Task, Held]] = []
-        for task, held in work:
-            handler = task.handler
-            if handler is None or handler.many == 1 or task.event is None or task.bury is not None:
-                rest.append((task, held))
-            else:
-                together.setdefault(id(handler.function), []).append((task, held))
-        for waiting in together.values():
-            handler = waiting[0][0].handler
-            assert handler is not None
-            for start in range(0, len(waiting), handler.many):
-                rest += self._handle_many(handler, waiting[start : start + handler.many], holding)
-        return rest
-
-    def _handle_many(
-        self, handler: Handler, work: list[tuple[Task, Held]], holding: Holding
-    ) -> list[tuple[Task, Held]]:
-        """Bring several granted tasks of one handler to their ends in one call; return those that are not for it."""
+    def _handle_many(self, group: Group, holding: Holding) -> None:
+        """Bring several granted tasks of one handler to their ends in one call."""
         attempts, started_us = holding.terms.attempts, self.clock.monotonic_us()
-        gone = [
-            self._must_stop(holding.terms) or self._work.ran_out(handler, held.claim, attempts) is not None
-            for _, held in work
-        ]
-        ready = [one for one, is_gone in zip(work, gone, strict=True) if not is_gone]
-        ready = [(task, held) for task, held in ready if self._keeper.ensure(held, started_us)]
+        ready: list[Granted] = []
+        for task, held in group.tasks:
+            if self._must_stop(holding.terms) or self._work.ran_out(group.handler, held.claim, attempts) is not None:
+                self._handle(task, held, started_us, holding)
+            elif self._keeper.ensure(held, started_us):  # otherwise asked for again in the next round
+                ready.append((task, held))
         if ready:
             events = [self._event_for(task, held.claim) for task, held in ready]
-            ends = self._work.run_many(handler, events, [held.claim for _, held in ready], attempts)
-            for (task, held), ended in zip(ready, ends, strict=True):
-                self._end(task, held, ended, started_us, holding)
-        return [one for one, is_gone in zip(work, gone, strict=True) if is_gone]
+            ends = self._work.run_many(group.handler, events, [held.claim for _, held in ready], attempts)
+            now_us = self.clock.monotonic_us()
+            finished = [finished_as(*one, ended, now_us - started_us) for one, ended in zip(ready, ends, strict=True)]
+            holding.settling.add_together(finished, now_us)
 
     def _give(self, task: Task, handler: Handler, claim: Claim, attempts: int | None) -> Ended:
         if task.copy is not None:

@@ -17,7 +17,7 @@ from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
     from oncebridge.event import Event
-    from oncebridge.handlers import Handler, Handlers
+    from oncebridge.handlers import Handlers
     from oncebridge.settings import Settings
     from oncebridge.topics import Profiles
 
@@ -37,17 +37,40 @@ class Reader:
 
     def read(self, raw: Any) -> Delivery:
         """Parse and identify one delivery, and find the handlers that take it."""
+        read = self._identified(raw)
+        if isinstance(read, Task):
+            return Delivery(tasks=[read])
+        ask, event = read
+        tasks = [
+            Task(ask=self._for_handler(ask, handler.name), raw=event.raw, event=event, handler=handler)
+            for handler in self._handlers.of(event.topic, event.topic_name)
+        ]
+        return Delivery(tasks=tasks, unhandled=None if tasks else unhandled(event))
+
+    def read_for(self, raw: Any, name: str) -> Task:
+        """Parse and identify one delivery for a handler of this name that is none of ours."""
+        read = self._identified(raw)
+        if isinstance(read, Task):
+            return read
+        ask, event = read
+        return Task(ask=self._for_handler(ask, name), raw=event.raw, event=event)
+
+    def has_handler(self, event: Event, name: str) -> bool:
+        """Tell whether one of ours takes this event under this name."""
+        return any(handler.name == name for handler in self._handlers.of(event.topic, event.topic_name))
+
+    def _identified(self, raw: Any) -> tuple[Ask, Event] | Task:
+        """Return what to ask for, and the event; or the task that buries what may not come in."""
         try:
             event = parse(raw, self._reshape)
         except Unreadable as error:
-            return Delivery(tasks=[self._buried(raw, error.envelope_id, f"unreadable: {error}")])
+            return self._buried(raw, error.envelope_id, f"unreadable: {error}")
         if self._orgs or self._sources:
             stranger = self._stranger(event)
             if stranger is not None:
-                return Delivery(tasks=[self._buried(raw, event.envelope.id, stranger)])
+                return self._buried(raw, event.envelope.id, stranger)
         profile = self._profiles.of(event)
         identity = identify(event, profile, self._secret, replays_anew=self._replays_anew)
-        named = named_event(event, identity)
         ask = Ask(
             key=identity.key,
             envelope=event.envelope.id,
@@ -63,11 +86,7 @@ class Reader:
             conversation=identity.conversation,
             user=identity.user,
         )
-        tasks = [
-            Task(ask=self._for_handler(ask, handler), raw=event.raw, event=named, handler=handler)
-            for handler in self._handlers.of(event.topic, event.topic_name)
-        ]
-        return Delivery(tasks=tasks, unhandled=None if tasks else unhandled(named))
+        return ask, named_event(event, identity)
 
     def turn_into_conflict(self, task: Task) -> None:
         """Let a conflict go on as a dead letter under its identity and content."""
@@ -75,12 +94,12 @@ class Reader:
         task.ask = replace(task.ask, key=key, entity=None, state=None, shared_ms=None, home=task.ask.entity)
         task.bury, task.reported = "conflict: its id came before with other content", Verdict.CONFLICT
 
-    def _for_handler(self, ask: Ask, handler: Handler) -> Ask:
+    def _for_handler(self, ask: Ask, name: str) -> Ask:
         """Give a named handler entities of its own: it may be behind or ahead of the others."""
-        if not handler.name:
+        if not name:
             return ask
-        entity = None if ask.entity is None else digest(self._secret, b"entity", (ask.entity, handler.name.encode()))
-        return replace(ask, handler=handler.name, entity=entity)
+        entity = None if ask.entity is None else digest(self._secret, b"entity", (ask.entity, name.encode()))
+        return replace(ask, handler=name, entity=entity)
 
     def _stranger(self, event: Event) -> str | None:
         """Say why an event may not come in; None if it may."""

@@ -90,5 +90,5 @@ _COLUMNS_BY_WEIGHT: Final = (
 
 
 def joined(results: list[Result]) -> Result:
-    """Join what became of one delivery at its several handlers."""
-    return min(results, key=lambda result: _COLUMNS_BY_WEIGHT.index(result.column))
+    """Join what became of one delivery at its several handlers; it is busy where nothing else holds it up."""
+    return min(results, key=lambda result: (_COLUMNS_BY_WEIGHT.index(result.column), result.verdict is Verdict.BUSY))

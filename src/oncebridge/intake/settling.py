@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oncebridge.claim import Outcome, Settlement
+from oncebridge.claim import Letter, Outcome, Settlement
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.retry import RetryPolicy
 
@@ -38,6 +38,15 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     ended: Ended
     settlement: Settlement
     took_us: int
+
+
+def finished_as(task: Task, held: Held, ended: Ended, took_us: int) -> Finished:
+    """Write down how a task ended; what is dead leaves a letter."""
+    letter = None
+    if ended.outcome is Outcome.DEAD:
+        letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
+    settlement = Settlement(held.claim, ended.outcome, ended.again_in_us, letter)
+    return Finished(task, held, ended, settlement, took_us)
 
 
 class Settling:
@@ -78,6 +87,14 @@ class Settling:
             self._waiting.append(finished)
             if now_us - self._oldest_us + finished.took_us >= self._within_us:
                 self.flush()
+
+    def add_together(self, finished: list[Finished], now_us: int) -> None:
+        """Take the ends of several that one call has brought: they need not be written one by one."""
+        with self._lock:
+            if not self._waiting:
+                self._oldest_us = now_us
+            self._waiting += finished[:-1]
+            self.add(finished[-1], now_us)
 
     def flush(self, *, soon: bool = False) -> None:
         """Write what waits, or let it be on its way; with `soon`, more is asked for right away, and it goes along."""

@@ -28,6 +28,9 @@ _MARKS: Final = (
     b'"aws:sqs"', b'"Message"', b'"Sns"', b'"kinesis"', b'"sequenceNumber"', b'"SystemMetadata"',
 )  # fmt: skip
 
+_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_text: Final = msgspec.json.Decoder(str).decode
+
 
 def unwrap(data: bytes) -> list[bytes]:
     """Return the deliveries that a text holds; the text itself where it is no wrapper."""
@@ -45,8 +48,11 @@ def is_event(tree: dict[str, Any]) -> bool:
 
 
 def _from_text(data: bytes, nesting: int) -> Iterator[Any]:
+    if nesting and data.lstrip().startswith(b"["):
+        yield from _from_array(data, nesting)
+        return
     inner = None
-    if nesting and (data.lstrip().startswith(b"[") or any(mark in data for mark in _MARKS)):
+    if nesting and not _looks_like_an_event(data) and any(mark in data for mark in _MARKS):
         with suppress(Unreadable):
             # With numbers as written: what is inside must keep its identity.
             _, tree = read_json(data, bytes_max=WRAPPER_BYTES_MAX)
@@ -56,6 +62,41 @@ def _from_text(data: bytes, nesting: int) -> Iterator[Any]:
         return
     for part in inner:
         yield from _from_part(part, nesting - 1, msgspec.json.encode)
+
+
+class _Marks(msgspec.Struct, gc=False):
+    """What tells an event from everything else; the rest is skipped."""
+
+    detail: msgspec.Raw = msgspec.Raw()
+    eventBody: msgspec.Raw = msgspec.Raw()  # noqa: N815 - as Genesys writes it
+
+
+_event_marks: Final = msgspec.json.Decoder(_Marks).decode
+
+
+def _looks_like_an_event(data: bytes) -> bool:
+    """Tell whether a text is an event for sure, if it can be read at all: nearly every text is one."""
+    try:
+        marks = _event_marks(data)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return False
+    return bool(bytes(marks.detail) or bytes(marks.eventBody))
+
+
+def _from_array(data: bytes, nesting: int) -> Iterator[Any]:
+    """Take an array apart byte for byte, which is many times faster than to read all of it and write it again."""
+    elements: list[msgspec.Raw] = []
+    if len(data) <= WRAPPER_BYTES_MAX:
+        with suppress(msgspec.MsgspecError, RecursionError, ValueError):
+            elements = _elements(data)
+    if not elements:
+        yield data
+    for element in elements:
+        text = bytes(element)
+        if text.startswith(b'"'):
+            with suppress(msgspec.MsgspecError, ValueError):  # else it is refused with a reason later
+                text = _text(text).encode()
+        yield from _from_text(text, nesting - 1)
 
 
 def _from_part(part: Any, nesting: int, write: Callable[[Any], Any]) -> Iterator[Any]:

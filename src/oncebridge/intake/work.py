@@ -104,6 +104,8 @@ class Work:
         assert isinstance(handler.function, SendsMany)
         try:
             errors: Sequence[BaseException | None] = handler.function.send_many(events)
+            if len(errors) != len(events):
+                raise TypeError(f"send_many was given {len(events)} events, and told of {len(errors)}")  # noqa: TRY301
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises is its failure
             errors = [error] * len(events)
         return [self._ended(handler, claim, error, attempts) for claim, error in zip(claims, errors, strict=True)]
@@ -130,6 +132,8 @@ class Work:
         with self._ledger.transaction(claim) as transaction:
             try:
                 self._call(handler, event, transaction=transaction)
+            except Open:
+                raise  # nothing was tried, as outside of a transaction
             except (Exception, SystemExit) as error:
                 raise _HandlerFailed(error) from error
 
@@ -139,14 +143,14 @@ class Work:
             return Ended(outcome=Outcome.RETRY, reason=str(error), lost=True)
         if attempts is not None:
             return self._failed(handler, claim, error, self._limit(handler, attempts))
-        reason = "its receiver is out of reach; this was no attempt"
+        reason = f"its receiver is out of reach; this was no attempt: {error.last}"
         return Ended(outcome=Outcome.RELEASE, reason=reason, again_in_us=error.again_in_us)
 
     def _failed(self, handler: Handler, claim: Claim, error: BaseException, limit: float) -> Ended:
         """Tell a permanent error from a passing one."""
         # The error's own words may quote the payload: they go where only `dead show` looks.
         why = str(error) if isinstance(error, SaysWhy) else f"handler raised {type(error).__name__}"
-        detail = _storable("".join(traceback.format_exception(error)))
+        detail = storable("".join(traceback.format_exception(error)))
         if isinstance(error, (PermanentError, *handler.permanent)) and not handler.persistent:
             return Ended(outcome=Outcome.DEAD, reason=f"{why}, which is permanent", detail=detail)
         reason = f"{why} at attempt {claim.attempt}" + (f" of {limit}" if limit < inf else "")
@@ -173,7 +177,7 @@ class Work:
         self._loop.close()
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Write half characters and U+0000 as escapes: no database keeps them, and an error may quote anything."""
     return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
 

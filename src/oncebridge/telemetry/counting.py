@@ -11,6 +11,8 @@ from bisect import bisect_left
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.topics import BUILT_IN, topic_pattern
 
@@ -167,13 +169,14 @@ MEASURES: Final = (
 
 def measured(move: Move) -> Iterator[tuple[Measure, float]]:
     """Yield what a move has to measure."""
-    for measure in _MEASURES_OF.get(move.move, ()):
+    for measure in MEASURES_OF.get(move.move, ()):
         value = measure.read(move)
         if value is not None:
             yield measure, value
 
 
-_MEASURES_OF: Final = {
+#: By the move that may have them.
+MEASURES_OF: Final = {
     move: tuple(measure for measure in MEASURES if move in measure.moves)
     for move in {move for measure in MEASURES for move in measure.moves}
 }
@@ -208,6 +211,12 @@ class Spread:
         return other
 
 
+#: Where moves of one kind are counted, under which labels, and where they are measured, under which.
+_Place: TypeAlias = tuple[
+    "dict[Labels, int] | None", Labels, "tuple[tuple[Measure, dict[Labels, Spread], Labels], ...]"
+]
+
+
 class Totals:
     """What was counted and measured since the beginning, or since it was last taken; by name, then by labels."""
 
@@ -216,6 +225,7 @@ class Totals:
         self.each = each
         self.counts: dict[str, dict[Labels, int]] = {count.name: {} for count in COUNTS.values()}
         self.spreads: dict[str, dict[Labels, Spread]] = {measure.name: {} for measure in MEASURES}
+        self._places: dict[tuple[str | None, ...], _Place] = {}
 
     def __bool__(self) -> bool:
         """Tell whether there is anything."""
@@ -223,15 +233,30 @@ class Totals:
 
     def add(self, move: Move, topic: str) -> None:
         """Take one move in, under the label of its topic."""
-        count = COUNTS.get(move.move)
-        if count is not None:
-            counts, labels = self.counts[count.name], count.read(move, topic)
+        alike = (move.move, topic, move.handler, move.verdict, move.outcome, move.column)
+        place = self._places.get(alike)
+        if place is None:
+            place = self._places[alike] = self._place(move, topic)
+        counts, labels, measures = place
+        if counts is not None:
             counts[labels] = counts.get(labels, 0) + 1
-        for measure, value in measured(move):
-            spreads, labels = self.spreads[measure.name], measure.labels_of(move)
-            if labels not in spreads:
-                spreads[labels] = Spread(measure.bounds, each=self.each)
-            spreads[labels].add(value)
+        for measure, spreads, handler in measures:
+            value = measure.read(move)
+            if value is not None:
+                if handler not in spreads:
+                    spreads[handler] = Spread(measure.bounds, each=self.each)
+                spreads[handler].add(value)
+
+    def _place(self, move: Move, topic: str) -> _Place:
+        """Find where moves like this one are counted: there are few kinds, and each is looked up once."""
+        count = COUNTS.get(move.move)
+        counts = None if count is None else self.counts[count.name]
+        measures = MEASURES_OF.get(move.move, ())
+        return (
+            counts,
+            () if count is None else count.read(move, topic),
+            tuple((measure, self.spreads[measure.name], measure.labels_of(move)) for measure in measures),
+        )
 
     def copy(self) -> Totals:
         """Return some that stay as they are."""
@@ -242,6 +267,35 @@ class Totals:
             for name, spreads in self.spreads.items()
         }
         return other
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """Totals as another process can be given them."""
+
+    counts: dict[str, list[tuple[Labels, int]]]
+    spreads: dict[str, list[tuple[Labels, list[int], float]]]
+
+    @classmethod
+    def of(cls, totals: Totals) -> Packed:
+        """Pack what was counted; single values are left behind."""
+        return cls(
+            {name: list(counts.items()) for name, counts in totals.counts.items()},
+            {
+                name: [(labels, spread.counts, spread.sum) for labels, spread in spreads.items()]
+                for name, spreads in totals.spreads.items()
+            },
+        )
+
+    def unpacked(self) -> Totals:
+        """Return the totals."""
+        totals = Totals(each=False)
+        for name, counts in self.counts.items():
+            totals.counts[name] = dict(counts)
+        for measure in MEASURES:
+            for labels, numbers, total in self.spreads.get(measure.name, ()):
+                spread = totals.spreads[measure.name][labels] = Spread(measure.bounds, each=False)
+                spread.counts, spread.sum = numbers, total
+        return totals
 
 
 class Counts:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from oncebridge.telemetry import Move
+    from oncebridge.telemetry.counting import Totals
 
 STOP_SECONDS: Final = 5.0
 
@@ -61,20 +62,7 @@ class Prometheus:
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric: by this name the library asks for them."""
-        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-
-        totals = self._counts.read()
-        for count in COUNTS.values():
-            counter = CounterMetricFamily(f"oncebridge_{count.name}", count.explained, labels=count.labels)
-            for labels, number in totals.counts[count.name].items():
-                counter.add_metric(labels, number)
-            yield counter
-        for measure in MEASURES:
-            histogram = HistogramMetricFamily(f"oncebridge_{measure.name}", measure.explained, labels=measure.labels)
-            bounds = [*(str(float(bound)) for bound in measure.bounds), "+Inf"]
-            for labels, spread in totals.spreads[measure.name].items():
-                histogram.add_metric(labels, list(zip(bounds, accumulate(spread.counts), strict=True)), spread.sum)
-            yield histogram
+        yield from families(self._counts.read())
         yield from self._read_gauges()
 
     def _read_gauges(self) -> Iterator[Metric]:
@@ -87,6 +75,23 @@ class Prometheus:
                 logger.exception("the gauge %s failed, and is left out", name)
             else:
                 yield GaugeMetricFamily(f"oncebridge_{name}", explained, value)
+
+
+def families(totals: Totals) -> Iterator[Metric]:
+    """Write what was counted and measured as the library has it."""
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    for count in COUNTS.values():
+        counter = CounterMetricFamily(f"oncebridge_{count.name}", count.explained, labels=count.labels)
+        for labels, number in totals.counts[count.name].items():
+            counter.add_metric(labels, number)
+        yield counter
+    for measure in MEASURES:
+        histogram = HistogramMetricFamily(f"oncebridge_{measure.name}", measure.explained, labels=measure.labels)
+        bounds = [*(str(float(bound)) for bound in measure.bounds), "+Inf"]
+        for labels, spread in totals.spreads[measure.name].items():
+            histogram.add_metric(labels, list(zip(bounds, accumulate(spread.counts), strict=True)), spread.sum)
+        yield histogram
 
 
 class Served(msgspec.Struct, frozen=True):

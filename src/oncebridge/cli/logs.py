@@ -1,0 +1,31 @@
+"""Where log lines and warnings of a command go: to standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+
+from oncebridge.cli.output import say
+from oncebridge.errors import LedgerWarning
+from oncebridge.telemetry import JSONFormatter, logger
+
+
+def log_to_standard_error(level: int) -> None:
+    """Write log records of this level and above as JSON lines; say in words what a ledger warns of."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JSONFormatter())
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: object) -> None:
+    """Tell the person what a ledger warns of; a warning for programmers goes the usual way."""
+    if issubclass(category, LedgerWarning):
+        say(f"warning: {message}")
+    else:
+        _usual_warning(message, category, *where)  # type: ignore[arg-type]
+
+
+_usual_warning = warnings.showwarning

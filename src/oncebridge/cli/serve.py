@@ -1,0 +1,184 @@
+"""`oncebridge serve`: events over HTTP through the bridge, and claims for other languages."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+from msgspec.structs import replace
+
+from oncebridge.bridge import Bridge
+from oncebridge.cli.logs import log_to_standard_error
+from oncebridge.cli.output import report_books, say, say_error
+from oncebridge.cli.wiring import (
+    HandlerOption,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    connect,
+)
+from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
+from oncebridge.ledgers import scheme_of
+from oncebridge.service.application import make_application
+from oncebridge.service.metrics import BEFORE, NEWEST, WorkerMetrics, books_of, read_snapshots
+from oncebridge.service.workers import End, Place, Worker, Workers, address_of, is_loopback, take_place
+from oncebridge.settings import DEFAULT_LEDGER, Settings, load_settings
+from oncebridge.telemetry import JSONFormatter, logger
+
+if TYPE_CHECKING:
+    from oncebridge.service.door import Application
+
+EXIT_GAVE_UP: Final = 1
+EXIT_SIGNAL: Final = 128  # and the signal's number, as shells have it
+KEY_LENGTH_MIN: Final = 16  # shorter ones can be guessed
+
+#: The server's own log, as ours is written.
+LOG: Final[dict[str, Any]] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"json": {"()": JSONFormatter}},
+    "handlers": {"errors": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "json"}},
+    "loggers": {"_granian": {"handlers": ["errors"], "propagate": False}},
+}
+
+
+def serve(
+    *,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.", metavar="HOST")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 takes a free one.", min=0, max=65_535)] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that share the work.", min=1, max=256)] = None,
+    ledger: LedgerOption = None,
+    handler: HandlerOption = None,
+    concurrency: Annotated[int | None, typer.Option(help="Handlers at a time, in each.", min=1, max=256)] = None,
+    lease: Annotated[float | None, typer.Option(help="Seconds before others may take over a claim.")] = None,
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
+    """Take events over HTTP, until told to stop; and claims, for programs in other languages."""
+    given: dict[str, Any] = {"host": host, "port": port, "workers": workers}
+    given |= {"ledger": ledger, "concurrency": concurrency, "lease_seconds": lease}
+    plan = Plan(settings, given, handler, logger.level)
+    bridge = plan.make_bridge()
+    address = check_address(bridge.settings)
+    make_application(bridge)  # what is missing is named here, and not by each worker
+    with ExitStack() as stack:
+        place = take_place(address, bridge.settings.serve.port)
+        stack.callback(place.held.close)
+        _say_beforehand(bridge)
+        reached = _look_at_ledger(bridge)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="oncebridge-serve-")))
+        plan = replace(plan, folder=folder, said=reached)
+        service = Workers(plan, place, bridge.settings.serve, folder=folder, log=LOG)
+        end = service.run(on_ready=partial(_say_ready, bridge, place, handler), on_stop=_say_stopping)
+        _report(folder, json=json)
+    if end is End.GAVE_UP:
+        say_error("the workers ended again as soon as they were started; what they said is above")
+        raise typer.Exit(EXIT_GAVE_UP)
+    if end is End.FORCED:
+        raise typer.Exit(EXIT_SIGNAL + service.signals[-1])
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a worker process needs to know; it goes to it through a pipe, where nobody else reads it."""
+
+    settings: str | None
+    given: dict[str, Any]
+    handler: str | None
+    log_level: int
+    folder: Path = Path()
+    #: Whether what the ledger warns of has been said already.
+    said: bool = False
+
+    def make_bridge(self) -> Bridge:
+        """Make the bridge, and register what events go to."""
+        chosen = load_settings(self.settings, **self.given)
+        bridge = Bridge(chosen.ledger, settings=chosen)
+        connect(bridge, self.handler)
+        return bridge
+
+    def __call__(self) -> Application:
+        """Make the application, in the process of a worker."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        log_to_standard_error(self.log_level)
+        if self.said:
+            warnings.simplefilter("ignore", LedgerWarning)
+        try:
+            bridge = self.make_bridge()
+            metrics = WorkerMetrics(bridge, self.folder)
+            return Worker(make_application(bridge, metrics=metrics.exposition), metrics)
+        except OncebridgeError as error:
+            say_error(str(error))
+            sys.exit(EXIT_GAVE_UP)
+
+
+def check_address(settings: Settings) -> str:
+    """Return the address to listen on; whoever can reach it has to know a key, unless only this machine can."""
+    address = address_of(settings.serve.host)
+    if not settings.api_keys and not is_loopback(address):
+        raise ConfigurationError(
+            f"host: {settings.serve.host} can be reached from elsewhere, where nobody would need a key; name keys by "
+            'where they are, as api_keys = ["env:ONCEBRIDGE_KEY"] in the settings or in ONCEBRIDGE_API_KEYS, or keep '
+            "to 127.0.0.1"
+        )
+    if settings.serve.workers > 1 and scheme_of(settings.ledger) == "memory":
+        raise ConfigurationError(
+            "workers: each would have a memory of its own, and give events to handlers that another has done; take "
+            "another ledger, or one worker"
+        )
+    return address
+
+
+# --- what a person is told ---------------------------------------------------------------------------
+
+
+def _say_beforehand(bridge: Bridge) -> None:
+    settings = bridge.settings
+    if settings.ledger == DEFAULT_LEDGER:
+        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
+    for key in settings.api_keys:
+        if len(key.value) < KEY_LENGTH_MIN:
+            say(f"warning: api_keys: {key.reference} has fewer than {KEY_LENGTH_MIN} characters, and may be guessed")
+    if not bridge.handlers:
+        say("no --handler and no sinks: only claims are served; POST /events answers 503")
+
+
+def _look_at_ledger(bridge: Bridge) -> bool:
+    """Open the ledger once, before several workers do; tell whether it could be reached."""
+    try:
+        with bridge:
+            return True
+    except LedgerUnavailable as error:
+        say(f"warning: {error}; requests get 503 until it is back")
+        return False
+
+
+def _say_ready(bridge: Bridge, place: Place, handler: str | None) -> None:
+    workers, sinks = bridge.settings.serve.workers, bridge.settings.sinks
+    names = [*([handler] if handler else []), *(sink.name for sink in sinks)]
+    to = f", events go to {', '.join(names) or 'downstream_url'}" if bridge.handlers else ""
+    several = "workers" if workers > 1 else "worker"
+    say(f"serving {place.url} with {workers} {several}, ledger {scheme_of(bridge.settings.ledger)}{to}")
+
+
+def _say_stopping() -> None:
+    say("stopping: running requests finish; a second signal waits for nobody")
+
+
+def _report(folder: Path, *, json: bool) -> None:
+    snapshots = list(read_snapshots(folder, NEWEST, BEFORE))
+    books = books_of(snapshots)
+    report_books(books, json=json)
+    if books["retrying"]:
+        say(f"{books['retrying']:,} not settled; whoever sent them was told to send them again")
+    killed = sum(not snapshot.ended for snapshot in snapshots)
+    if killed:
+        were = "worker was" if killed == 1 else "workers were"
+        say(f"{killed} {were} killed; what each did in its last second may not be counted")

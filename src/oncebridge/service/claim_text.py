@@ -1,0 +1,122 @@
+"""A lent claim as a text: signed, so that whoever holds it can change nothing in it, and any worker can read it.
+
+It holds keys, digests, the topic and the envelope's id: nothing that the event says.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from typing import Final
+
+import msgspec
+
+from oncebridge.claim import Ask, Claim
+from oncebridge.identity import Moment, digest
+from oncebridge.intake.lending import LentClaim
+
+VERSION: Final = 1
+MAC_BYTES: Final = 16
+
+
+class _Claim1(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """The first version of what a text holds. A changed one gets another number: texts outlive a deployment."""
+
+    token: int
+    attempt: int
+    lease_us: int
+    lent_us: int
+    raw: bytes
+    key: bytes
+    handler: str
+    envelope: str | None
+    content: bytes | None
+    entity: bytes | None
+    state: bytes | None
+    times: tuple[int | None, ...]
+    version: int | None
+    echoes: bool
+    echo_window_ns: int
+    stale: bool
+    topic: str
+    time_ms: int | None
+    shared_ms: int | None
+    conversation: bytes | None
+    user: bytes | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Claim1).decode
+
+
+def write_claim(secret: bytes, lent: LentClaim) -> str:
+    """Write a claim as its client gets it."""
+    claim, ask = lent.claim, lent.claim.ask
+    held = _Claim1(
+        token=claim.token,
+        attempt=claim.attempt,
+        lease_us=lent.lease_us,
+        lent_us=lent.lent_us,
+        raw=lent.raw,
+        key=ask.key,
+        handler=ask.handler,
+        envelope=ask.envelope,
+        content=ask.content,
+        entity=ask.entity,
+        state=ask.state,
+        times=ask.moment.times,
+        version=ask.moment.version,
+        echoes=ask.moment.echoes,
+        echo_window_ns=ask.echo_window_ns,
+        stale=ask.stale,
+        topic=ask.topic,
+        time_ms=ask.time_ms,
+        shared_ms=ask.shared_ms,
+        conversation=ask.conversation,
+        user=ask.user,
+    )
+    data = bytes([VERSION]) + _encode(held)
+    return base64.urlsafe_b64encode(_mac(secret, data) + data).rstrip(b"=").decode()
+
+
+def read_claim(secret: bytes, text: str) -> LentClaim:
+    """Read a claim back; raise ValueError, in words for the client, where it is none that was written here."""
+    try:
+        signed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(_NOT_OURS) from None
+    mac, data = signed[:MAC_BYTES], signed[MAC_BYTES:]
+    if not data or not hmac.compare_digest(mac, _mac(secret, data)):
+        raise ValueError(_NOT_OURS)
+    if data[0] != VERSION:
+        raise ValueError("comes from another version of this service; let the claim run out, and claim again")
+    return _lent(_decode(data[1:]))
+
+
+_NOT_OURS: Final = "is none that was given out for this ledger, or was cut or changed; send it as it was answered"
+
+
+def _mac(secret: bytes, data: bytes) -> bytes:
+    return digest(secret, b"claim text", (data,))
+
+
+def _lent(held: _Claim1) -> LentClaim:
+    ask = Ask(
+        key=held.key,
+        handler=held.handler,
+        envelope=held.envelope,
+        content=held.content,
+        entity=held.entity,
+        state=held.state,
+        moment=Moment(held.times, held.version, held.echoes),
+        echo_window_ns=held.echo_window_ns,
+        stale=held.stale,
+        topic=held.topic,
+        time_ms=held.time_ms,
+        shared_ms=held.shared_ms,
+        conversation=held.conversation,
+        user=held.user,
+    )
+    claim = Claim(ask, held.token, held.attempt)
+    return LentClaim(claim=claim, lease_us=held.lease_us, lent_us=held.lent_us, raw=held.raw)

@@ -1,0 +1,184 @@
+"""The door of the service: who may come in, how much a request may bring, and how long it may take.
+
+What is read here was sent by anybody: no key, no header's value and no body is ever in a log or in an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from oncebridge.intake.api_keys import KEY_HEADERS, Keys
+from oncebridge.intake.http_reply import NO_KEY, Reply, come_again, problem, wrong_method
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+
+    from oncebridge.settings import Settings
+
+Scope: TypeAlias = "MutableMapping[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
+Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
+Application: TypeAlias = "Callable[[Scope, Receive, Send], Awaitable[None]]"
+#: Answers a body that was let in; the headers' names are in small letters.
+Answer: TypeAlias = "Callable[[bytes, dict[str, str]], Awaitable[Reply]]"
+
+#: How many of the largest bodies may be held at a time, by all requests together.
+LARGEST_BODIES: Final = 4
+HELD_BYTES_MIN: Final = 64 * 1_048_576
+DIGITS_MAX: Final = 20  # a length with more is none
+
+TOO_SLOW: Final = come_again("the request did not arrive in time")
+NO_TIME_LEFT: Final = come_again(
+    "it takes longer than a request may; it goes on, so the next delivery may find it done"
+)
+OVERLOADED: Final = come_again("too much is waiting already")
+STOPPING: Final = come_again("the service is about to stop")
+
+_KEY_HEADERS: Final = frozenset(name.encode() for name in KEY_HEADERS)
+
+
+class Refused(Exception):
+    """A request is answered without its body having been looked at; the rest of that is not waited for."""
+
+    def __init__(self, reply: Reply) -> None:
+        """Take the answer."""
+        super().__init__()
+        self.reply = reply
+
+
+class Door:
+    """What every request passes, whatever it is for."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take the keys and the limits."""
+        limits = settings.serve
+        self._keys = Keys(settings.api_keys)
+        self._body_bytes_max = limits.body_bytes_max
+        self._held_bytes_max = max(HELD_BYTES_MIN, LARGEST_BODIES * limits.body_bytes_max)
+        self._held_bytes = 0
+        self._read_within = limits.read_within_seconds
+        self.answer_within = limits.answer_within_seconds
+        self._too_large = problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {limits.body_bytes_max:,} bytes"
+        )
+
+    def refusal(self, scope: Scope, methods: Sequence[str]) -> Reply | None:
+        """Answer whoever knows no key, or sends with another method than these; None for everybody else."""
+        if not self._keys.let_in(_key_headers(scope)):
+            return NO_KEY
+        return None if scope["method"] in methods else wrong_method(*methods)
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """Read a body, and hold its bytes until they are let go (`let_go`); raise `Refused` where there is no end."""
+        if _length(scope) > self._body_bytes_max:
+            raise Refused(self._too_large)
+        parts: list[bytes] = []
+        patience = _Patience(self._read_within)
+        try:
+            await self._read_into(parts, receive)
+        except BaseException as error:
+            self.let_go(sum(map(len, parts)))
+            if isinstance(error, asyncio.CancelledError) and patience.is_over():
+                raise Refused(TOO_SLOW) from None
+            raise
+        finally:
+            patience.timer.cancel()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _read_into(self, parts: list[bytes], receive: Receive) -> None:
+        own, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Refused(TOO_SLOW)
+            part, more = message.get("body", b""), message.get("more_body", False)
+            parts.append(part)
+            own += len(part)
+            self._held_bytes += len(part)
+            if own > self._body_bytes_max:
+                raise Refused(self._too_large)
+            if self._held_bytes > self._held_bytes_max:
+                raise Refused(OVERLOADED)
+
+    def let_go(self, number: int) -> None:
+        """Make room: what had so many bytes was answered."""
+        self._held_bytes -= number
+
+    def posted(self, answer: Answer) -> Application:
+        """Make an application of a function that answers a body that was posted; it has as long as a request has."""
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            refused = self.refusal(scope, ("POST",))
+            if refused is not None:
+                await send_reply(send, refused, scope=scope, close=refused is NO_KEY)
+                return
+            started = asyncio.get_running_loop().time()
+            try:
+                body = await self.read(scope, receive)
+            except Refused as refusal:
+                await send_reply(send, refusal.reply, scope=scope, close=True)
+                return
+            try:
+                # What is under way is not broken off: it may have taken effect.
+                answering = asyncio.ensure_future(answer(body, headers_of(scope)))
+                done, _ = await asyncio.wait({answering}, timeout=self._left(started))
+                reply = answering.result() if done else NO_TIME_LEFT
+            finally:
+                self.let_go(len(body))
+            await send_reply(send, reply)
+
+        return application
+
+    def _left(self, started: float) -> float:
+        return max(0.0, started + self.answer_within - asyncio.get_running_loop().time())
+
+
+class _Patience:
+    """Cuts off whoever waits for too long, as `asyncio.timeout` does, in a fifth of the time that takes itself."""
+
+    __slots__ = ("_over", "_task", "timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._over = False
+        self._task = asyncio.current_task()
+        self.timer = asyncio.get_running_loop().call_later(seconds, self._cut_off)
+
+    def _cut_off(self) -> None:
+        assert self._task is not None
+        self._over = True
+        self._task.cancel()
+
+    def is_over(self) -> bool:
+        """Tell whether it was this that cut off; then the task goes on."""
+        return self._over and self._task is not None and self._task.uncancel() == 0
+
+
+async def send_reply(send: Send, reply: Reply, *, scope: Scope | None = None, close: bool = False) -> None:
+    """Send an answer; where the rest of a request is not read, close the connection after it."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.items()]
+    headers.append((b"content-length", str(len(reply.body)).encode()))
+    if close and scope is not None and scope.get("http_version", "1.1").startswith("1"):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Return the headers, with names in small letters; of several with one name, the last."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _key_headers(scope: Scope) -> Iterator[tuple[str, str]]:
+    for name, value in scope["headers"]:
+        if name in _KEY_HEADERS:
+            yield name.decode("latin-1"), value.decode("latin-1")
+
+
+def _length(scope: Scope) -> int:
+    """Return what a request says its body's length is; nought where it does not, which is seen while it is read."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() and len(value) <= DIGITS_MAX else 0
+    return 0

@@ -1,0 +1,56 @@
+"""`/events`: one event or a batch of them, in any shape that AWS hands out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from oncebridge.intake.http_reply import METHODS, come_again
+from oncebridge.intake.unwrap import unwrap
+from oncebridge.service.door import Refused, send_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oncebridge.service.door import Door, Receive, Scope, Send
+    from oncebridge.service.gathering import Gathering
+
+#: Larger bodies are taken apart in a thread: other requests need not wait for that.
+LARGE_BYTES: Final = 262_144
+
+#: With any other answer the sender would take the event for done, or for refused.
+NOBODY: Final = come_again("no handler and no sink is configured, so events would go nowhere", 60)
+
+
+class Events:
+    """The application of this one path, by itself: a router in front of it would cost more than a tenth."""
+
+    def __init__(self, door: Door, gathering: Gathering, *, handled: bool) -> None:
+        """Take the parts, and whether there is anybody to handle events."""
+        self._door = door
+        self._gathering = gathering
+        self._handled = handled
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._door.answer_within
+        try:
+            body = await self._read(scope, receive)
+        except Refused as refused:
+            await send_reply(send, refused.reply, scope=scope, close=True)
+            return
+        await send_reply(send, await self._gathering.bring(await _unwrapped(body), until, self._letting_go(len(body))))
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        refused = self._door.refusal(scope, METHODS) or (None if self._handled else NOBODY) or self._gathering.refusal
+        if refused is not None:
+            raise Refused(refused)
+        return await self._door.read(scope, receive)
+
+    def _letting_go(self, number: int) -> Callable[[], None]:
+        return lambda: self._door.let_go(number)
+
+
+async def _unwrapped(body: bytes) -> list[bytes]:
+    return await asyncio.to_thread(unwrap, body) if len(body) > LARGE_BYTES else unwrap(body)

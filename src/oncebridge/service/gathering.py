@@ -1,0 +1,310 @@
+"""Puts requests together that come at the same time, so that they share the ledger's round trips.
+
+While quick handlers work on one batch, whatever arrives waits, and goes together when that is over. Where handlers
+take longer than a millisecond each, or a batch takes longer than quick ones may, requests are worked off side by side.
+
+Everything but the work itself happens in the event loop, so nothing here needs a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oncebridge.claim import Verdict
+from oncebridge.errors import LedgerRefused, LedgerUnavailable
+from oncebridge.intake.http_reply import OUTAGE, Reply, come_again, reply_for
+from oncebridge.intake.sqs import Outage
+from oncebridge.intake.terms import Terms
+from oncebridge.service.door import NO_TIME_LEFT, OVERLOADED, STOPPING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oncebridge.bridge import Bridge
+    from oncebridge.intake.results import Result
+    from oncebridge.telemetry import Move
+
+WORKERS: Final = 8  # where settings say nothing: most handlers wait for somebody else most of the time
+WAITING_MAX: Final = 1000  # requests
+EVENTS_MAX: Final = 200  # in a batch; a request is never split, so one alone may have more
+QUICK_MS: Final = 1.0  # a handler that takes no longer is worth waiting for
+SLOW_MS: Final = 50.0  # what is assumed of a handler that is not known, or does not come back
+#: What a batch may take, beside its quick events, before others no longer wait for it.
+SHARE_MS: Final = 50.0
+#: From here on the events of one request are handled side by side; below, threads cost more than they save.
+SIDE_BY_SIDE_MS: Final = 5.0
+MEMORY: Final = 8  # by how many of the last events what they usually take is judged
+LOOK_SECONDS: Final = 0.05  # how often it is looked whether others wait too long
+POLL_SECONDS: Final = 0.05  # how often what is busy is asked for again
+
+UNEXPECTED: Final = come_again("something went wrong that should not have; the log says more")
+
+
+class Bundle(msgspec.Struct, eq=False):
+    """What one request brought, and what is known of it."""
+
+    raws: list[bytes]
+    reply: asyncio.Future[Reply]
+    #: By the loop's clock: until then what is busy is asked for again.
+    busy_until: float
+    #: By the loop's clock: by then it is answered.
+    until: float
+    #: Called when nobody works on it any more.
+    let_go: Callable[[], None]
+    #: One for each delivery, once it was worked off for the first time.
+    results: list[Result] = []
+    #: Which deliveries are to be worked off.
+    todo: list[int] = []
+
+
+class Batch(msgspec.Struct, eq=False):
+    """Bundles that are worked off together, on which terms, and what came of that."""
+
+    bundles: list[Bundle]
+    #: How long until nothing more may be begun.
+    seconds: float
+    concurrency: int
+    results: list[Result] = []
+    error: BaseException | None = None
+    asked_us: int = 0
+    ended_us: int = 0
+
+
+class Pace:
+    """What handlers usually take."""
+
+    def __init__(self) -> None:
+        """Take them for slow until seen otherwise, so that a slow one holds up nobody."""
+        self.usual_ms = SLOW_MS
+
+    def observe(self, move: Move) -> None:
+        """Look at one move. Of two threads that do so at the same time one may be overlooked: it is a guess anyway."""
+        if move.duration_ms is not None:
+            self.usual_ms += (move.duration_ms - self.usual_ms) / MEMORY
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether handlers take so little that one need not think of them."""
+        return self.usual_ms <= QUICK_MS
+
+
+class Gathering:
+    """Works off what requests bring, in threads of its own."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        """Take the bridge; nothing is started before there is work."""
+        self._bridge = bridge
+        settings = bridge.settings
+        self._workers = settings.concurrency if settings.concurrency > 1 else WORKERS
+        self._busy_wait = settings.busy_wait_seconds
+        self.outage = Outage(bridge.telemetry.warn, "the ledger is in reach again")
+        self._waiting: deque[Bundle] = deque()
+        self._asleep: set[Bundle] = set()
+        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._running = 0
+        #: By the loop's clock: until then the newest batch may take.
+        self._overdue = 0.0
+        self._pace = Pace()
+        bridge.telemetry.add(self._pace.observe)
+        self._scheduled = False
+        self._looking = False
+        self._idle = asyncio.Event()
+        self.stopping = False
+
+    @property
+    def refusal(self) -> Reply | None:
+        """What is answered at once, without looking at what a request brings; None if it may come in."""
+        if self.stopping:
+            return STOPPING
+        return OVERLOADED if len(self._waiting) + len(self._asleep) >= WAITING_MAX else None
+
+    async def bring(self, raws: list[bytes], until: float, let_go: Callable[[], None]) -> Reply:
+        """Have deliveries worked off, and return the answer, at the latest at a time by the loop's clock."""
+        refused = self.refusal  # it may have become too much while the request was read
+        if refused is not None:
+            let_go()
+            return refused
+        loop = asyncio.get_running_loop()
+        self._bridge.books.receive(len(raws))
+        busy_until = min(until, loop.time() + self._busy_wait)
+        bundle = Bundle(raws, loop.create_future(), busy_until, until, let_go, todo=list(range(len(raws))))
+        timer = loop.call_at(until, _answer, bundle, NO_TIME_LEFT)
+        self._waiting.append(bundle)
+        if not self._scheduled:
+            # What else has arrived by now comes along.
+            self._scheduled = True
+            loop.call_soon(self._hand_over)
+        try:
+            return await bundle.reply
+        finally:
+            timer.cancel()
+
+    async def close(self) -> None:
+        """Let what runs finish, and answer what waits."""
+        self.stopping = True
+        self._bridge.stop()
+        for bundle in (*self._waiting, *self._asleep):
+            _answer(bundle, STOPPING)
+            self._over(bundle)
+        self._waiting.clear()
+        self._asleep.clear()
+        while self._running:
+            self._idle.clear()
+            await self._idle.wait()
+        for _ in self._threads:
+            self._queue.put(None)
+
+    # --- handing over --------------------------------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        """Begin as many batches as may run now."""
+        self._scheduled = False
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._may_begin(loop.time()):
+            bundles = self._taken()
+            if bundles:
+                self._begin(bundles, loop)
+        if self._waiting and not self._looking:
+            self._looking = True
+            loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        self._hand_over()
+
+    def _may_begin(self, now: float) -> bool:
+        if not self._running:
+            return True
+        if now >= self._overdue:
+            self._pace.usual_ms = max(self._pace.usual_ms, SLOW_MS)
+        return self._running < self._workers and not self._pace.is_quick
+
+    def _taken(self) -> list[Bundle]:
+        """Take from what waits, in order of arrival; what has been answered meanwhile is left out."""
+        requests, events = len(self._waiting), EVENTS_MAX
+        if not self._pace.is_quick:
+            requests = -(-requests // (self._workers - self._running))
+            events = int(SHARE_MS / self._pace.usual_ms)
+        bundles: list[Bundle] = []
+        while self._waiting and len(bundles) < requests:
+            events -= len(self._waiting[0].todo)
+            if bundles and events < 0:
+                break
+            bundle = self._waiting.popleft()
+            if bundle.reply.done():
+                self._over(bundle)
+            else:
+                bundles.append(bundle)
+        return bundles
+
+    def _begin(self, bundles: list[Bundle], loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        # By the one with the most time: one that has hardly any left must not take it from the others.
+        seconds = max(bundle.until for bundle in bundles) - now
+        events = sum(len(bundle.todo) for bundle in bundles)
+        self._overdue = now + (SHARE_MS + QUICK_MS * min(events, EVENTS_MAX)) / 1000
+        self._running += 1
+        if len(self._threads) < self._running:
+            thread = threading.Thread(target=self._work, args=(loop,), name="oncebridge-request", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        side_by_side = len(bundles) == 1 and self._pace.usual_ms > SIDE_BY_SIDE_MS
+        self._queue.put(Batch(bundles, seconds, min(events, self._workers) if side_by_side else 1))
+
+    # --- working, in threads -------------------------------------------------------------------------
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (batch := self._queue.get()) is not None:
+            try:
+                self._run(batch)
+            except BaseException as error:  # noqa: BLE001 - told to those who wait for it
+                batch.error = error
+            with suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
+                loop.call_soon_threadsafe(self._ended, batch)
+
+    def _run(self, batch: Batch) -> None:
+        raws = [bundle.raws[at] for bundle in batch.bundles for at in bundle.todo]
+        flow = self._bridge.open()
+        batch.asked_us = flow.clock.monotonic_us()
+        until_us = batch.asked_us + int(batch.seconds * 1_000_000)
+        terms = Terms(until_us=until_us, busy_wait_seconds=0, concurrency=batch.concurrency)
+        try:
+            batch.results = flow.run(raws, terms)
+        finally:
+            batch.ended_us = flow.clock.monotonic_us()
+
+    # --- and back ------------------------------------------------------------------------------------
+
+    def _ended(self, batch: Batch) -> None:
+        self._running -= 1
+        self._idle.set()
+        if batch.error is None:
+            self._distribute(batch)
+        else:
+            reply = self._reply_to(batch.error, batch.ended_us)
+            for bundle in batch.bundles:
+                self._over(bundle)
+                _answer(bundle, reply)
+        self._hand_over()
+
+    def _distribute(self, batch: Batch) -> None:
+        """Give each request what became of its deliveries."""
+        self.outage.answered(batch.asked_us)
+        results = iter(batch.results)
+        for bundle in batch.bundles:
+            if bundle.results:
+                for at in bundle.todo:
+                    bundle.results[at] = next(results)
+            else:
+                bundle.results = [next(results) for _ in bundle.todo]
+            if not self._asks_again(bundle):
+                self._over(bundle)
+                _answer(bundle, reply_for(bundle.results))
+
+    def _asks_again(self, bundle: Bundle) -> bool:
+        """Let what somebody else is working on wait by itself; False if there is no such thing, or no more time."""
+        busy = [at for at in bundle.todo if bundle.results[at].verdict is Verdict.BUSY]
+        loop = asyncio.get_running_loop()
+        if not busy or self.stopping or bundle.reply.done() or loop.time() >= bundle.busy_until:
+            return False
+        bundle.todo = busy
+        self._asleep.add(bundle)
+        loop.call_later(POLL_SECONDS, self._wake, bundle)
+        return True
+
+    def _wake(self, bundle: Bundle) -> None:
+        if bundle in self._asleep:
+            self._asleep.remove(bundle)
+            self._waiting.append(bundle)
+            self._hand_over()
+
+    def _over(self, bundle: Bundle) -> None:
+        """Enter a bundle into the books, once nothing more is done with it."""
+        if bundle.results:
+            self._bridge.account(bundle.results)
+        bundle.let_go()
+
+    def _reply_to(self, error: BaseException, now_us: int) -> Reply:
+        # Where the ledger is, and what is wrong there, is for whoever reads the log: and there it is said once.
+        if isinstance(error, LedgerUnavailable | LedgerRefused):
+            self.outage.began(f"requests have to come again: {error}", now_us)
+            return OUTAGE
+        return self.unexpected(error)
+
+    def unexpected(self, error: BaseException) -> Reply:
+        """Log what should not have happened, without its words: they may quote what was sent."""
+        self._bridge.telemetry.warn(f"a request failed with {type(error).__name__}, which nobody expected")
+        return UNEXPECTED
+
+
+def _answer(bundle: Bundle, reply: Reply) -> None:
+    if not bundle.reply.done():
+        bundle.reply.set_result(reply)

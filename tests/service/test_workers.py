@@ -1,0 +1,202 @@
+"""Workers of the service: the address that they share, and what begins and ends with each of them."""
+
+import asyncio
+import signal
+import socket
+
+import granian
+import pytest
+
+from oncebridge.errors import ConfigurationError
+from oncebridge.service.workers import Worker, Workers, address_of, is_loopback, take_place
+from oncebridge.settings.serve import ServeSettings
+
+# --- the address ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("::1", "::1"), ("0.0.0.0", "0.0.0.0"), ("::", "::")],
+)
+def test_a_host_is_an_address_or_a_name_of_one(host, address):
+    """A name that has both kinds of addresses stands for the older kind, which works everywhere."""
+    assert address_of(host) == address
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "[::1]", "127.0.0.1:80", "a" * 70, "ü" * 300, "http://x"])
+def test_a_host_that_is_none_is_refused(host):
+    """Whatever cannot be resolved is refused, by its name."""
+    with pytest.raises(ConfigurationError, match=r"host: .* cannot be resolved"):
+        address_of(host)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1"])
+def test_loopback_addresses_are_reached_by_this_machine_alone(address):
+    """Loopback is all of 127.0.0.0/8, and ::1."""
+    assert is_loopback(address)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.7", "10.0.0.1", "8.8.8.8", "fe80::1", "128.0.0.1"])
+def test_no_other_address_is(address):
+    """All addresses at once, and private ones, are reached from elsewhere."""
+    assert not is_loopback(address)
+
+
+def test_a_port_that_somebody_listens_on_is_refused():
+    """The error names address, port, reason and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(
+            ConfigurationError, match=f"cannot listen on 127.0.0.1 port {port}: Address .* in use; name"
+        ):
+            take_place("127.0.0.1", port)
+
+
+def test_a_port_is_refused_even_where_whoever_listens_would_share_it():
+    """Two services at one port would each get some of the requests, and nobody would know."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(ConfigurationError, match="in use"):
+            take_place("127.0.0.1", other.getsockname()[1])
+
+
+def test_a_place_is_kept_for_workers_that_do_not_listen_yet():
+    """Each worker can listen there, and the system gives the port to nobody else."""
+    place = take_place("127.0.0.1", 0)
+    try:
+        assert place.port > 0
+        assert place.url == f"http://127.0.0.1:{place.port}"
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", place.port))
+        for _ in range(2):
+            with socket.socket() as worker:
+                worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                worker.bind(("127.0.0.1", place.port))
+    finally:
+        place.held.close()
+
+
+def test_a_port_that_is_let_go_can_be_taken_at_once():
+    """What is left of closed connections keeps nobody from starting again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            connection, _ = server.accept()
+            connection.close()  # so that it is this side that remembers the connection for a while
+            assert client.recv(1) == b""
+    take_place("127.0.0.1", port).held.close()
+
+
+def test_an_address_of_the_newer_kind_is_in_brackets():
+    """So that the port can be told from it."""
+    place = take_place("::1", 0)
+    place.held.close()
+    assert place.url == f"http://[::1]:{place.port}"
+
+
+# --- the server ----------------------------------------------------------------------------------------------
+
+
+def test_the_server_is_told_what_settings_say(monkeypatch, tmp_path):
+    """Slow clients are cut off, dead workers replaced, stuck ones killed after the time that a request may take."""
+    told = {}
+
+    def server(_, **options):
+        told.update(options)
+
+    monkeypatch.setattr(granian, "Granian", server)
+    place = take_place("127.0.0.1", 0)
+    place.held.close()
+    settings = ServeSettings(workers=3, read_within_seconds=1.5, answer_within_seconds=2.5)
+    Workers(print, place, settings, folder=tmp_path, log={})
+    assert (told["address"], told["port"], told["workers"]) == ("127.0.0.1", place.port, 3)
+    assert (told["interface"], told["http"], told["websockets"]) == ("asgi", "1", False)
+    assert told["http1_settings"].header_read_timeout == 1500
+    assert told["respawn_failed_workers"] is True
+    assert 2.5 < told["workers_kill_timeout"] < 10
+    assert told["log_level"] == "warning"
+    assert not told.get("log_access")
+
+
+# --- in the process of a worker --------------------------------------------------------------------------------
+
+
+class Log(list):
+    """What happened, in order; stands in for metrics."""
+
+    def start(self):
+        """Note the first snapshot."""
+        self.append("first snapshot")
+
+    def close(self):
+        """Note the last one."""
+        self.append("last snapshot")
+
+
+@pytest.fixture
+def interrupts():
+    """Give Ctrl-C back to whoever runs the tests."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def live(application, log):
+    """Let a worker begin and end as a server would; its messages are noted too."""
+    messages = iter(["lifespan.startup", "lifespan.shutdown"])
+
+    async def receive():
+        return {"type": next(messages)}
+
+    async def send(message):
+        log.append(message["type"])
+
+    asyncio.run(Worker(application, log)({"type": "lifespan"}, receive, send))
+
+
+def test_snapshots_are_there_when_the_server_is_told_so(interrupts):
+    """The first is there before requests are let in, the last before the process may end."""
+    log = Log()
+
+    async def application(scope, receive, send):
+        for _ in range(2):
+            await send({"type": (await receive())["type"] + ".complete"})
+
+    live(application, log)
+    assert log == ["first snapshot", "lifespan.startup.complete", "last snapshot", "lifespan.shutdown.complete"]
+
+
+def test_a_worker_that_could_not_begin_counts_for_nothing(interrupts):
+    """A failed start leaves no snapshot, so that nobody takes it for running."""
+    log = Log()
+
+    async def application(scope, receive, send):
+        await send({"type": "lifespan.startup.failed"})
+
+    live(application, log)
+    assert log == ["lifespan.startup.failed"]
+
+
+def test_a_worker_leaves_interrupts_to_its_parent(interrupts):
+    """Ctrl-C reaches every process of a terminal; which worker ends when is for the parent to say."""
+    seen = []
+
+    async def application(scope, receive, send):
+        seen.append(signal.getsignal(signal.SIGINT))
+
+    live(application, Log())
+    assert seen == [signal.SIG_IGN]
+
+
+def test_requests_go_straight_to_the_application():
+    """A worker adds nothing to a request."""
+    got = []
+
+    async def application(*given):
+        got.append(given)
+
+    asyncio.run(Worker(application, Log())({"type": "http"}, "receive", "send"))
+    assert got == [({"type": "http"}, "receive", "send")]
