@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from oncebridge import Bridge
@@ -18,6 +20,12 @@ Handler = Callable[[Any], object]
 
 def do_nothing(event: Event | dict[str, Any]) -> None:
     """Be the handler: what is measured is everything around it."""
+
+
+def note(_: Event | dict[str, Any]) -> None:
+    """Be the handler of a service in another process, which counts: a byte for each event."""
+    with Path(os.environ["BENCH_NOTES"]).open("ab") as notes:
+        notes.write(b".")
 
 
 class Contestant(Protocol):

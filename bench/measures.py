@@ -6,9 +6,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import growth
+import serve
 import startup
 from contestants import BATCH, Contestant, Oncebridge, check_once
 from memory import bytes_per_event
@@ -28,6 +30,9 @@ POWERTOOLS: Final = "Powertools idempotent_function"
 BARE: Final = "bare statements"
 BATCHES: Final = f"batches of {BATCH}"
 SINGLE: Final = "single events"
+SERVE: Final = "oncebridge serve"
+ENDPOINT: Final = "bare endpoint, SET NX"
+BLOCKING_ENDPOINT: Final = "bare endpoint, SET NX that blocks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +48,31 @@ class Sizes:
     #: Facts remembered to see whether it slows down.
     much: int
     starts: int
+    #: Turns under load over HTTP, and how long each of them takes.
+    loads: int
+    load_seconds: float
 
 
-FULL: Final = Sizes(turns=12, events=1600, remembered=100_000, remembered_by_peers=100_000, much=10_000_000, starts=15)
-QUICK: Final = Sizes(turns=5, events=800, remembered=100_000, remembered_by_peers=10_000, much=300_000, starts=5)
+FULL: Final = Sizes(
+    turns=12,
+    events=1600,
+    remembered=100_000,
+    remembered_by_peers=100_000,
+    much=10_000_000,
+    starts=15,
+    loads=5,
+    load_seconds=3,
+)
+QUICK: Final = Sizes(
+    turns=5,
+    events=800,
+    remembered=100_000,
+    remembered_by_peers=10_000,
+    much=300_000,
+    starts=5,
+    loads=2,
+    load_seconds=1.5,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +165,54 @@ def rate_pair(ours: list[float], theirs: list[float]) -> Pair:
     return Pair(ours=max(ours), theirs=max(theirs), comes_to=paired_ratio(ours, theirs))
 
 
+# --- over HTTP ---------------------------------------------------------------------------------------------------
+
+
+def over_http(place: Place) -> Iterator[Row]:
+    """Measure `oncebridge serve` beside a bare endpoint, with Redis, under load from outside."""
+    some = list(facts(7, seed=3, start_ms=hours_ago_ms(1)))
+    makers = {
+        SERVE: partial(serve.oncebridge, place.redis_url(6)),
+        ENDPOINT: partial(serve.bare, place.redis_url(7)),
+        BLOCKING_ENDPOINT: partial(serve.bare, place.redis_url(8), path="/blocking"),
+    }
+    for name, make in makers.items():
+        serve.check_once(name, make, place.folder, some)
+    with ExitStack() as stack:
+        services = {name: stack.enter_context(make(folder=place.folder)) for name, make in makers.items()}
+        single = _under_load(place, f"HTTP, {SINGLE}", services, serve.SINGLE)
+        both = {name: services[name] for name in (SERVE, ENDPOINT)}
+        again = _under_load(place, f"HTTP, {SINGLE}, 30 % sent again", both, serve.REPEATING)
+        batches = _under_load(place, f"HTTP, {BATCHES}", both, serve.BATCHES)
+    yield _load_row(f"HTTP, {SINGLE}", ENDPOINT, single, goal=1.0)
+    yield _load_row(f"HTTP, {SINGLE}", BLOCKING_ENDPOINT, single)
+    yield _load_row(f"HTTP, {SINGLE}, 30 % sent again", ENDPOINT, again)
+    yield _load_row(f"HTTP, {BATCHES}", ENDPOINT, batches, size=BATCH, goal=5.0)
+    for what, turns in {f"HTTP, {SINGLE}": single, f"HTTP, {BATCHES}": batches}.items():
+        yield _delay_row(f"{what}, p50", turns, lambda turn: turn.p50_ms)
+        yield _delay_row(f"{what}, p99", turns, lambda turn: turn.p99_ms, goal=2.0)
+
+
+def _under_load(place: Place, what: str, services: Mapping[str, serve.Service], load: serve.Load) -> serve.Turns:
+    sizes = place.sizes
+    with place.progress.stage(what, sizes.loads + 1) as advance:
+        return serve.take_turns(
+            services, load, place.folder, turns=sizes.loads, seconds=sizes.load_seconds, after=advance
+        )
+
+
+def _load_row(what: str, beside: str, turns: serve.Turns, *, size: int = 1, goal: float | None = None) -> Row:
+    ours, theirs = ([turn.per_second * size for turn in turns[name]] for name in (SERVE, beside))
+    return Row(what=what, beside=beside, unit="events/s", on_facts=rate_pair(ours, theirs), goal=goal)
+
+
+def _delay_row(what: str, turns: serve.Turns, delay: Callable[[serve.Turn], float], goal: float | None = None) -> Row:
+    """Show the median turn of each, and how much longer ours takes."""
+    ours, theirs = ([delay(turn) for turn in turns[name]] for name in (SERVE, ENDPOINT))
+    pair = Pair(ours=median(ours), theirs=median(theirs), comes_to=paired_ratio(ours, theirs))
+    return Row(what=what, beside=ENDPOINT, unit="ms", on_facts=pair, goal=goal, at_least=False)
+
+
 # --- counted, not timed ------------------------------------------------------------------------------------------
 
 
@@ -223,6 +297,7 @@ MEASURES: Final[Mapping[str, Callable[[Place], Iterator[Row]]]] = {
     "trips": round_trips,
     "sqlite": on_sqlite,
     "postgres": on_postgres,
+    "serve": over_http,
     "memory": memory,
     "growth": grown,
     "start": start,

@@ -25,6 +25,8 @@ PANELS: Final = {
     },
     "SQLite: events per second": {"SQLite, batches of 100": "Oncebridge, batches of 100"},
     "Postgres: events per second": {"Postgres, batches of 100": "Oncebridge, batches of 100"},
+    "HTTP, single events, Redis: events per second": {"HTTP, single events": "oncebridge serve"},
+    "HTTP, batches of 100, Redis: events per second": {"HTTP, batches of 100": "oncebridge serve"},
     "Redis: bytes per remembered event": {"Redis, memory of an event": "Oncebridge"},
 }
 

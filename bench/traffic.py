@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from functools import cache
 from itertools import islice
@@ -37,13 +38,27 @@ def facts(number: int, *, seed: int, start_ms: int, span_ms: int = HOUR_MS) -> I
     dice = random.Random(seed)
     shapes = _shapes()
     for n in range(number):
-        raw = shapes[n % len(shapes)]
+        raw = _at(shapes[n % len(shapes)], start_ms + n * span_ms // number)
         for known in _IDS:
             raw = raw.replace(known, str(UUID(int=dice.getrandbits(128))))
-        time_ms = start_ms + n * span_ms // number
-        raw = raw.replace(_PUBLISHED, payloads.iso(time_ms + _DELAY_MS))
-        raw = raw.replace(_SENT, payloads.iso(time_ms + _DELAY_MS, digits=0))
-        yield raw.replace(_TIME, str(time_ms)).encode()
+        yield raw.encode()
+
+
+def templates(number: int, *, start_ms: int, span_ms: int = HOUR_MS) -> list[list[str]]:
+    """Make up detail events without their ids, each in parts: with an id between them they are an event.
+
+    Whoever makes load in another language makes distinct facts of them, as long as ids are.
+    """
+    shapes = _shapes()
+    whole = [_at(shapes[n % len(shapes)], start_ms + n * span_ms // number) for n in range(number)]
+    return [re.split("|".join(map(re.escape, _IDS)), raw) for raw in whole]
+
+
+def _at(raw: str, time_ms: int) -> str:
+    """Let an event happen at a time."""
+    raw = raw.replace(_PUBLISHED, payloads.iso(time_ms + _DELAY_MS))
+    raw = raw.replace(_SENT, payloads.iso(time_ms + _DELAY_MS, digits=0))
+    return raw.replace(_TIME, str(time_ms))
 
 
 @cache

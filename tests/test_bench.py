@@ -2,11 +2,13 @@
 
 import io
 import json
+import re
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -16,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
 import growth
 import run
+import serve
 import startup
 from contestants import ForgetfulError, Oncebridge, check_once
 from measures import MEASURES
@@ -25,7 +28,7 @@ from picture import panels
 from progress import Progress
 from report import Pair, Report, Row, cells, filesystem, machine, show
 from round_trips import CountingProxy
-from traffic import HOUR_MS, facts, mixed, portions
+from traffic import HOUR_MS, facts, mixed, portions, templates
 from turns import paired_ratio, take_turns
 
 from oncebridge import Bridge
@@ -76,6 +79,17 @@ def test_facts_fill_their_span_of_event_time():
     times = [parse(raw).body["eventTime"] for raw in facts(50, seed=3, start_ms=START_MS, span_ms=HOUR_MS)]
     assert times[0] == START_MS
     assert {b - a for a, b in pairwise(times)} == {HOUR_MS // 50}
+
+
+def test_templates_make_as_many_facts_as_there_are_ids():
+    """Whatever posts templates under ids of its own posts distinct events, of the time that was asked for."""
+    made = [f"{n:032}".join(template) for n, template in enumerate(templates(40, start_ms=START_MS) * 3)]
+    with Bridge("memory://") as bridge:
+        bridge.on("*")(lambda event: None)
+        results = bridge.process_many([raw.encode() for raw in made])
+    assert {result.verdict for result in results} == {"fresh"}
+    assert parse(made[0].encode()).body["eventTime"] == START_MS
+    assert parse(made[39].encode()).body["eventTime"] == START_MS + 39 * HOUR_MS // 40
 
 
 def test_mixed_traffic_is_the_simulations():
@@ -186,6 +200,93 @@ def test_the_first_turn_warms_up_and_does_not_count():
 def test_one_disturbed_turn_changes_no_ratio():
     """Ratios are taken turn by turn, and their median is robust."""
     assert paired_ratio([50.0, 5.0, 60.0], [10.0, 10.0, 12.0]) == 5
+
+
+# --- over HTTP ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "service",
+    [serve.oncebridge, serve.bare, partial(serve.bare, path="/blocking")],
+    ids=["serve", "bare", "blocking"],
+)
+def test_services_do_an_event_once(service, redis_url, tmp_path):
+    """Whoever is measured over HTTP gives an event to its handler once, in a batch and alone."""
+    serve.check_once("a service", partial(service, redis_url), tmp_path, FACTS[:5])
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_service_that_forgets_or_loses_is_not_compared(times, tmp_path):
+    """A service that handles an event twice, or never, is refused."""
+
+    @contextmanager
+    def forgetful(folder, handler, notes):
+        notes.write_bytes(b"." * 3 * times)
+        yield SimpleNamespace(post=lambda body: True)
+
+    with pytest.raises(ForgetfulError, match=f"3 events, each posted three times, were handled {3 * times} times"):
+        serve.check_once("forgetful", forgetful, tmp_path, FACTS[:3])
+
+
+@pytest.fixture
+def k6(tmp_path, monkeypatch):
+    """Put a program in k6's place, which says what it was told and answers with what it is given."""
+
+    def put(answer, code=0):
+        file = tmp_path / "k6"
+        file.write_text(
+            f"#!{sys.executable}\nimport sys\nfrom pathlib import Path\n"
+            f"with Path({str(tmp_path / 'told')!r}).open('a') as told:\n    print(*sys.argv[1:], file=told)\n"
+            f"print({answer!r})\nsys.exit({code})\n"
+        )
+        file.chmod(0o755)
+        monkeypatch.setattr(serve, "K6", file)
+        return tmp_path / "told"
+
+    return put
+
+
+GOOD_TURN = '{"requests": 9, "per_second": 3.0, "p50_ms": 1.0, "p99_ms": 2.0, "failed": 0}'
+TWO = {"ours": serve.Service(url="http://ours"), "theirs": serve.Service(url="http://theirs", path="/blocking")}
+
+
+def test_services_take_turns_under_the_same_load(k6, tmp_path):
+    """Both get the same events, in turns that another begins each time; the first one does not count."""
+    told = k6(GOOD_TURN)
+    turns = serve.take_turns(TWO, serve.BATCHES, tmp_path, turns=2, seconds=1.5, after=lambda: None)
+    assert {name: len(of_one) for name, of_one in turns.items()} == {"ours": 2, "theirs": 2}
+    assert turns["ours"][0] == serve.Turn(requests=9, per_second=3.0, p50_ms=1.0, p99_ms=2.0)
+    loads = [dict(re.findall(r"--env (\w+)=(\S+)", line)) for line in told.read_text().splitlines()]
+    ours, theirs = "http://ours/events", "http://theirs/blocking"
+    assert [load["URL"] for load in loads] == [ours, theirs, theirs, ours, ours, theirs]
+    runs = [load["RUN"] for load in loads]
+    assert runs[0::2] == runs[1::2]
+    assert len(set(runs)) == 3
+    assert {(load["SIZE"], load["CONNECTIONS"], load["SECONDS"]) for load in loads} == {("100", "8", "1.5")}
+
+
+def test_the_load_is_told_what_it_reads(k6, tmp_path):
+    """Every variable that the script for k6 reads is given, and no other."""
+    told = k6(GOOD_TURN)
+    serve.take_turns(TWO, serve.SINGLE, tmp_path, turns=0, seconds=1, after=lambda: None)
+    script = (serve.BENCH / "load.js").read_text()
+    (unpacked,) = re.findall(r"const \{ (.+?) \} = __ENV;", script)
+    read = {*unpacked.split(", "), *re.findall(r"__ENV\.(\w+)", script)}
+    assert set(re.findall(r"--env (\w+)=", told.read_text())) == read
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "problem"),
+    [
+        (GOOD_TURN.replace('"failed": 0', '"failed": 1'), 0, "did not answer every request with 200"),
+        ("", 107, "k6 ended with 107"),
+    ],
+)
+def test_requests_that_failed_are_not_measured(answer, code, problem, k6, tmp_path):
+    """A quick error is no speed."""
+    k6(answer, code)
+    with pytest.raises(RuntimeError, match=problem):
+        serve.take_turns(TWO, serve.SINGLE, tmp_path, turns=0, seconds=1, after=lambda: None)
 
 
 # --- counted -----------------------------------------------------------------------------------------------------
