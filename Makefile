@@ -1,8 +1,8 @@
 # Works with GNU make 3.81, which macOS ships. Needs Python 3.11 or newer; everything else is fetched into .venv.
 # Every package is locked by hash in requirements/: uv.txt (the installer), run.txt (the command line and the
 # build), dev.txt (everything for checks and tests), aws.txt (the AWS emulator, in an environment of its own),
-# rie.txt (AWS' emulator of Lambda's runtime), lambda.txt (what the function's zip holds), bench.txt (what make bench
-# compares with).
+# rie.txt (AWS' emulator of Lambda's runtime), lambda.txt (what the function's zip holds), container.txt (what the
+# container's image holds), bench.txt (what make bench compares with).
 
 PYTHON ?=
 ARGS ?=
@@ -28,7 +28,7 @@ LAMBDA_PLATFORMS := x86_64-manylinux2014 aarch64-manylinux2014
 
 # Folders too, so that a deleted file counts as a change.
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml README.md LICENSE
-CHECKED := conftest.py src tests tools $(wildcard bench) $(wildcard examples)
+CHECKED := conftest.py deploy src tests tools $(wildcard bench) $(wildcard examples)
 
 # A virtual environment that was moved, lost its Python or was made by another one is made again.
 VENV_ID := $(CURDIR) $(PYTHON)
@@ -54,7 +54,7 @@ test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.lambda $(VENV)/.wheel ## T
 check: $(VENV)/.dev ## Check format, lint, types, the AWS template, and that no file names a package registry
 	@$(BIN)/ruff format --check $(CHECKED)
 	@$(BIN)/ruff check $(CHECKED)
-	@$(BIN)/mypy --strict --python-executable $(PY) src tools $(wildcard tests/typing)
+	@$(BIN)/mypy --strict --python-executable $(PY) src tools deploy/container $(wildcard tests/typing)
 	@$(BIN)/cfn-lint deploy/template.yaml
 	@$(PY) tools/check_hosts.py
 
@@ -82,6 +82,7 @@ lock: $(VENV)/.uv ## Lock the dependencies again after a change in pyproject.tom
 	@$(COMPILE) --group aws --output-file requirements/aws.txt
 	@$(COMPILE) --no-deps --group rie --output-file requirements/rie.txt
 	@$(COMPILE) pyproject.toml --group lambda --constraint requirements/dev.txt --output-file requirements/lambda.txt
+	@$(COMPILE) pyproject.toml --all-extras --constraint requirements/dev.txt --output-file requirements/container.txt
 	@$(PY) tools/check_hosts.py
 
 clean: ## Remove everything that make has made

@@ -47,8 +47,10 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 SETTINGS = ROOT / "docs" / "settings.md"
 AWS = ROOT / "docs" / "aws.md"
+HTTP = ROOT / "docs" / "http.md"
+SINKS = ROOT / "docs" / "sinks.md"
 QUESTIONS = ROOT / "docs" / "questions.md"
-MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, AWS, QUESTIONS]
+MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, HTTP, QUESTIONS]
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 DOCS = [*MANUAL, *BESIDE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
@@ -308,7 +310,8 @@ def test_named_settings_exist(path):
 def variables() -> dict[str, str]:
     """Return the environment variable of each setting."""
     top = {name: f"ONCEBRIDGE_{name.upper()}" for name in settings.TOP}
-    return top | {name: f"ONCEBRIDGE_RETRY_{name.upper()}" for name in settings.RETRY}
+    retry = {name: f"ONCEBRIDGE_RETRY_{name.upper()}" for name in settings.RETRY}
+    return top | retry | {name: f"ONCEBRIDGE_SERVE_{name.upper()}" for name in settings.SERVE}
 
 
 def test_every_command_is_in_the_readme():
@@ -332,6 +335,7 @@ def test_every_setting_is_documented():
     given = settings.Settings()
     defaults = {name: getattr(given, name, None) for name in settings.TOP}
     defaults |= {name: getattr(given.retry, name) for name in settings.RETRY}
+    defaults |= {name: getattr(given.serve, name) for name in settings.SERVE}
     assert list(rows) == list(defaults)
     for name, default in defaults.items():
         _, variable, shown, _ = rows[name]
@@ -340,16 +344,18 @@ def test_every_setting_is_documented():
 
 
 @pytest.mark.parametrize(
-    ("title", "known"),
+    ("path", "title", "known"),
     [
-        ("Your own topics", settings.profiles.PROFILE),
-        ("Sinks", set(settings.sinks.webhook.WEBHOOK) | {"headers"}),
-        ("Behind an input transformer", settings.envelope.ENVELOPE),
+        (SETTINGS, "Your own topics", settings.profiles.PROFILE),
+        (SETTINGS, "Behind an input transformer", settings.envelope.ENVELOPE),
+        (SINKS, "A webhook", {*settings.sinks.webhook.WEBHOOK, "headers"}),
+        (SINKS, "Another bus", settings.sinks.bus.BUS),
+        (SINKS, "A queue", settings.sinks.queue.QUEUE),
     ],
 )
-def test_every_setting_of_a_table_is_shown(title, known):
+def test_every_setting_of_a_table_is_shown(path, title, known):
     """The settings file of a section sets everything that such a table may have."""
-    assert set(re.findall(r"^(\w+) =", section(SETTINGS, title), re.MULTILINE)) == set(known)
+    assert set(re.findall(r"^(\w+) =", section(path, title), re.MULTILINE)) == set(known)
 
 
 @pytest.mark.parametrize("name", ["ONCEBRIDGE_SECRET", "ONCEBRIDGE_SETTINGS", "REDIS_HOST", *settings.OLD_VARIABLES])
