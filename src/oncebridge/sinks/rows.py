@@ -70,7 +70,7 @@ def as_text(value: Any) -> str | None:
 def _as_written(value: Any) -> Any:
     if isinstance(value, _Written):
         return msgspec.Raw(value.text.encode())
-    raise NotImplementedError
+    raise TypeError(f"no JSON for {type(value).__name__}")
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=_as_written).encode
