@@ -10,6 +10,7 @@ from oncebridge.handlers import Handlers
 from oncebridge.intake.asking import ledger_breaker, reach
 from oncebridge.intake.aws_lambda import answer
 from oncebridge.intake.flow import Flow
+from oncebridge.intake.results import delivered
 from oncebridge.intake.terms import USUAL, Terms
 from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
@@ -196,8 +197,8 @@ class Bridge:
         """Enter what became of deliveries into the books, and tell whoever counts."""
         self.books.enter(*[result.column for result in results])
         if self.telemetry.observed:
-            for result in results:
-                self.telemetry.observe(result.move)
+            for move in delivered(results):
+                self.telemetry.observe(move)
 
     def open(self) -> Flow:
         """Connect to the ledger, if that has not been done, and return the flow."""

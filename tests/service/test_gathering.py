@@ -9,7 +9,7 @@ import pytest
 from lambda_function import text
 from oncebridge import Bridge
 from oncebridge.claim import Outcome, Verdict
-from oncebridge.intake.results import Result, joined
+from oncebridge.intake.results import Result, delivered, joined
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.service import gathering
 from oncebridge.testing.faults import Fault, faulty, lose_connection
@@ -175,7 +175,7 @@ def test_slow_and_quick_are_told_apart():
     """Handlers are judged by what the last ones took: both ways."""
     pace = gathering.Pace()
     assert not pace.is_quick
-    move = Bridge("memory://").process(text(1)).move
+    (move,) = delivered([Bridge("memory://").process(text(1))])
     assert move.duration_ms is None
     pace.observe(move)
     assert not pace.is_quick

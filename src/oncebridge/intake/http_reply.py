@@ -7,7 +7,7 @@ again.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,12 +27,18 @@ RETRY_AFTER_SECONDS_MAX: Final = 3600
 OUTAGE_RETRY_AFTER_SECONDS: Final = 10  # the breaker leaves a ledger alone for no longer
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, dict=True):
     """An answer: its status, headers and body."""
 
     status: int
     headers: dict[str, str]
     body: bytes
+
+    @cached_property  # the same answer is given to many
+    def wire_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers as a server writes them, with the length."""
+        headers = {**self.headers, "Content-Length": str(len(self.body))}
+        return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
 def reply_for(results: Sequence[Result]) -> Reply:

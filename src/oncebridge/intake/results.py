@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from oncebridge.claim import Answer, Outcome, Status, Verdict
 from oncebridge.telemetry import Move
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -29,31 +34,40 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def column(self) -> str:
         """The column of the books that this delivery belongs to."""
-        if self.outcome in (Outcome.RETRY, Outcome.RELEASE) or self.verdict is Verdict.BUSY:
-            return "retrying"
-        if self.verdict is Verdict.CONFLICT:
-            return "conflict"
-        if self.outcome is Outcome.DEAD:
-            return "dead"
-        return "processed" if self.verdict is Verdict.FRESH else self.verdict.value
-
-    @property
-    def move(self) -> Move:
-        """What became of it, for whoever counts."""
-        return Move(
-            move="delivered",
-            key=self.key or "",
-            topic=self.topic or "",
-            verdict=self.verdict,
-            outcome=self.outcome,
-            reason=self.reason,
-            column=self.column,
-        )
+        return _column(self.verdict, self.outcome)
 
     @property
     def acknowledged(self) -> bool:
         """Whether the delivery may be acknowledged: its event is settled for good, durably."""
-        return self.column != "retrying"
+        return _column(self.verdict, self.outcome) != "retrying"
+
+
+@lru_cache  # there are few, and every delivery asks several times
+def _column(verdict: Verdict, outcome: Outcome | None) -> str:
+    if outcome in (Outcome.RETRY, Outcome.RELEASE) or verdict is Verdict.BUSY:
+        return "retrying"
+    if verdict is Verdict.CONFLICT:
+        return "conflict"
+    if outcome is Outcome.DEAD:
+        return "dead"
+    return "processed" if verdict is Verdict.FRESH else verdict.value
+
+
+def delivered(results: Sequence[Result]) -> list[Move]:
+    """Tell what became of deliveries, for whoever counts: one move for all that are alike."""
+    alike = Counter([(result.topic, result.verdict, result.outcome) for result in results])
+    return [
+        Move(
+            move="delivered",
+            key="",
+            topic=topic or "",
+            verdict=verdict,
+            outcome=outcome,
+            column=_column(verdict, outcome),
+            number=number,
+        )
+        for (topic, verdict, outcome), number in alike.items()
+    ]
 
 
 _SETTLED_AS: Final = {

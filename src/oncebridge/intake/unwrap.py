@@ -34,7 +34,7 @@ _text: Final = msgspec.json.Decoder(str).decode
 
 def unwrap(data: bytes) -> list[bytes]:
     """Return the deliveries that a text holds; the text itself where it is no wrapper."""
-    return list(_from_text(data, NESTING_MAX))
+    return [data] if _looks_like_an_event(data) else list(_from_text(data, NESTING_MAX))
 
 
 def unwrap_parsed(tree: Any) -> list[Any]:
@@ -93,6 +93,9 @@ def _from_array(data: bytes, nesting: int) -> Iterator[Any]:
         yield data
     for element in elements:
         text = bytes(element)
+        if _looks_like_an_event(text):
+            yield text  # nearly always
+            continue
         if text.startswith(b'"'):
             with suppress(msgspec.MsgspecError, ValueError):  # else it is refused with a reason later
                 text = _text(text).encode()

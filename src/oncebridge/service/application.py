@@ -28,7 +28,7 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 def make_application(bridge: Bridge, *, metrics: Callable[[], bytes] | None = None) -> Application:
     """Make the ASGI application of one process; it closes the bridge when it ends."""
     door = Door(bridge.settings)
-    gathering = Gathering(bridge)
+    gathering = Gathering(bridge, door)
     events = Events(door, gathering, handled=bridge.add_downstream())
     others = _others(bridge, door, gathering, metrics)
     life = Life(bridge, gathering)

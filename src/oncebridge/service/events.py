@@ -10,8 +10,7 @@ from oncebridge.intake.unwrap import unwrap
 from oncebridge.service.door import Refused, send_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from oncebridge.intake.http_reply import Reply
     from oncebridge.service.door import Door, Receive, Scope, Send
     from oncebridge.service.gathering import Gathering
 
@@ -33,24 +32,21 @@ class Events:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._door.answer_within
-        try:
-            body = await self._read(scope, receive)
-        except Refused as refused:
-            await send_reply(send, refused.reply, scope=scope, close=True)
-            return
-        await send_reply(send, await self._gathering.bring(await _unwrapped(body), until, self._letting_go(len(body))))
-
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        refused = self._door.refusal(scope, METHODS) or (None if self._handled else NOBODY) or self._gathering.refusal
+        refused = self._refusal(scope)
         if refused is not None:
-            raise Refused(refused)
-        return await self._door.read(scope, receive)
+            await send_reply(send, refused, scope=scope, close=True)
+            return
+        bundle = self._gathering.expect()
+        try:
+            body = await self._door.read(scope, receive)
+            raws = unwrap(body) if len(body) <= LARGE_BYTES else await asyncio.to_thread(unwrap, body)
+            reply = await self._gathering.bring(bundle, raws, len(body))
+        except Refused as refusal:
+            await send_reply(send, refusal.reply, scope=scope, close=True)
+        else:
+            await send_reply(send, reply)
+        finally:
+            bundle.deadline.meet()
 
-    def _letting_go(self, number: int) -> Callable[[], None]:
-        return lambda: self._door.let_go(number)
-
-
-async def _unwrapped(body: bytes) -> list[bytes]:
-    return await asyncio.to_thread(unwrap, body) if len(body) > LARGE_BYTES else unwrap(body)
+    def _refusal(self, scope: Scope) -> Reply | None:
+        return self._door.refusal(scope, METHODS) or (None if self._handled else NOBODY) or self._gathering.refusal

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -22,13 +24,13 @@ from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.intake.http_reply import OUTAGE, Reply, come_again, reply_for
 from oncebridge.intake.sqs import Outage
 from oncebridge.intake.terms import Terms
+from oncebridge.service.deadlines import Deadline, Deadlines
 from oncebridge.service.door import NO_TIME_LEFT, OVERLOADED, STOPPING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from oncebridge.bridge import Bridge
     from oncebridge.intake.results import Result
+    from oncebridge.service.door import Door
     from oncebridge.telemetry import Move
 
 WORKERS: Final = 8  # where settings say nothing: most handlers wait for somebody else most of the time
@@ -44,24 +46,25 @@ MEMORY: Final = 8  # by how many of the last events what they usually take is ju
 LOOK_SECONDS: Final = 0.05  # how often it is looked whether others wait too long
 POLL_SECONDS: Final = 0.05  # how often what is busy is asked for again
 
+_BUSY: Final = Verdict.BUSY  # looking it up takes longer than comparing
 UNEXPECTED: Final = come_again("something went wrong that should not have; the log says more")
 
 
 class Bundle(msgspec.Struct, eq=False):
-    """What one request brought, and what is known of it."""
+    """What one request brings, and what is known of it."""
 
-    raws: list[bytes]
     reply: asyncio.Future[Reply]
+    #: When it is answered at the latest, whatever becomes of it.
+    deadline: Deadline
+    #: What it brings, once that was read: the deliveries, and how many bytes of the door's they hold.
+    raws: list[bytes] = []
+    size: int = 0
     #: By the loop's clock: until then what is busy is asked for again.
-    busy_until: float
-    #: By the loop's clock: by then it is answered.
-    until: float
-    #: Called when nobody works on it any more.
-    let_go: Callable[[], None]
+    busy_until: float = 0.0
     #: One for each delivery, once it was worked off for the first time.
     results: list[Result] = []
     #: Which deliveries are to be worked off.
-    todo: list[int] = []
+    todo: Sequence[int] = ()
 
 
 class Batch(msgspec.Struct, eq=False):
@@ -98,17 +101,19 @@ class Pace:
 class Gathering:
     """Works off what requests bring, in threads of its own."""
 
-    def __init__(self, bridge: Bridge) -> None:
-        """Take the bridge; nothing is started before there is work."""
+    def __init__(self, bridge: Bridge, door: Door) -> None:
+        """Take the bridge, and the door that requests came through; nothing is started before there is work."""
         self._bridge = bridge
+        self._door = door
+        self._answering = Deadlines(door.answer_within)
         settings = bridge.settings
         self._workers = settings.concurrency if settings.concurrency > 1 else WORKERS
         self._busy_wait = settings.busy_wait_seconds
         self.outage = Outage(bridge.telemetry.warn, "the ledger is in reach again")
         self._waiting: deque[Bundle] = deque()
         self._asleep: set[Bundle] = set()
-        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        #: Threads that wait for a batch, each by its queue; the last one is still warm.
+        self._free: list[SimpleQueue[Batch | None]] = []
         self._running = 0
         #: By the loop's clock: until then the newest batch may take.
         self._overdue = 0.0
@@ -126,41 +131,44 @@ class Gathering:
             return STOPPING
         return OVERLOADED if len(self._waiting) + len(self._asleep) >= WAITING_MAX else None
 
-    async def bring(self, raws: list[bytes], until: float, let_go: Callable[[], None]) -> Reply:
-        """Have deliveries worked off, and return the answer, at the latest at a time by the loop's clock."""
+    def expect(self) -> Bundle:
+        """Let the time of a request begin; what it brings is to be read yet."""
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        return Bundle(reply, self._answering.begin(partial(_answer, reply, NO_TIME_LEFT)))
+
+    def bring(self, bundle: Bundle, raws: list[bytes], size: int) -> asyncio.Future[Reply]:
+        """Have deliveries worked off; the answer comes in time."""
+        bundle.raws, bundle.todo, bundle.size = raws, range(len(raws)), size
         refused = self.refusal  # it may have become too much while the request was read
         if refused is not None:
-            let_go()
-            return refused
+            self._over([bundle])
+            _answer(bundle.reply, refused)
+            return bundle.reply
         loop = asyncio.get_running_loop()
         self._bridge.books.receive(len(raws))
-        busy_until = min(until, loop.time() + self._busy_wait)
-        bundle = Bundle(raws, loop.create_future(), busy_until, until, let_go, todo=list(range(len(raws))))
-        timer = loop.call_at(until, _answer, bundle, NO_TIME_LEFT)
+        bundle.busy_until = min(bundle.deadline.at, loop.time() + self._busy_wait)
         self._waiting.append(bundle)
         if not self._scheduled:
             # What else has arrived by now comes along.
             self._scheduled = True
             loop.call_soon(self._hand_over)
-        try:
-            return await bundle.reply
-        finally:
-            timer.cancel()
+        return bundle.reply
 
     async def close(self) -> None:
         """Let what runs finish, and answer what waits."""
         self.stopping = True
         self._bridge.stop()
-        for bundle in (*self._waiting, *self._asleep):
-            _answer(bundle, STOPPING)
-            self._over(bundle)
+        waiting = [*self._waiting, *self._asleep]
+        self._over(waiting)
+        for bundle in waiting:
+            _answer(bundle.reply, STOPPING)
         self._waiting.clear()
         self._asleep.clear()
         while self._running:
             self._idle.clear()
             await self._idle.wait()
-        for _ in self._threads:
-            self._queue.put(None)
+        for queue in self._free:
+            queue.put(None)
 
     # --- handing over --------------------------------------------------------------------------------
 
@@ -200,7 +208,7 @@ class Gathering:
                 break
             bundle = self._waiting.popleft()
             if bundle.reply.done():
-                self._over(bundle)
+                self._over([bundle])
             else:
                 bundles.append(bundle)
         return bundles
@@ -208,27 +216,29 @@ class Gathering:
     def _begin(self, bundles: list[Bundle], loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         # By the one with the most time: one that has hardly any left must not take it from the others.
-        seconds = max(bundle.until for bundle in bundles) - now
+        seconds = max(bundle.deadline.at for bundle in bundles) - now
         events = sum(len(bundle.todo) for bundle in bundles)
         self._overdue = now + (SHARE_MS + QUICK_MS * min(events, EVENTS_MAX)) / 1000
         self._running += 1
-        if len(self._threads) < self._running:
-            thread = threading.Thread(target=self._work, args=(loop,), name="oncebridge-request", daemon=True)
-            self._threads.append(thread)
-            thread.start()
         side_by_side = len(bundles) == 1 and self._pace.usual_ms > SIDE_BY_SIDE_MS
-        self._queue.put(Batch(bundles, seconds, min(events, self._workers) if side_by_side else 1))
+        queue = self._free.pop() if self._free else self._new_thread(loop)
+        queue.put(Batch(bundles, seconds, min(events, self._workers) if side_by_side else 1))
+
+    def _new_thread(self, loop: asyncio.AbstractEventLoop) -> SimpleQueue[Batch | None]:
+        queue: SimpleQueue[Batch | None] = SimpleQueue()
+        threading.Thread(target=self._work, args=(queue, loop), name="oncebridge-request", daemon=True).start()
+        return queue
 
     # --- working, in threads -------------------------------------------------------------------------
 
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        while (batch := self._queue.get()) is not None:
+    def _work(self, queue: SimpleQueue[Batch | None], loop: asyncio.AbstractEventLoop) -> None:
+        while (batch := queue.get()) is not None:
             try:
                 self._run(batch)
             except BaseException as error:  # noqa: BLE001 - told to those who wait for it
                 batch.error = error
             with suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
-                loop.call_soon_threadsafe(self._ended, batch)
+                loop.call_soon_threadsafe(self._ended, batch, queue)
 
     def _run(self, batch: Batch) -> None:
         raws = [bundle.raws[at] for bundle in batch.bundles for at in bundle.todo]
@@ -243,22 +253,24 @@ class Gathering:
 
     # --- and back ------------------------------------------------------------------------------------
 
-    def _ended(self, batch: Batch) -> None:
+    def _ended(self, batch: Batch, queue: SimpleQueue[Batch | None]) -> None:
         self._running -= 1
+        self._free.append(queue)
         self._idle.set()
         if batch.error is None:
             self._distribute(batch)
         else:
             reply = self._reply_to(batch.error, batch.ended_us)
+            self._over(batch.bundles)
             for bundle in batch.bundles:
-                self._over(bundle)
-                _answer(bundle, reply)
+                _answer(bundle.reply, reply)
         self._hand_over()
 
     def _distribute(self, batch: Batch) -> None:
         """Give each request what became of its deliveries."""
         self.outage.answered(batch.asked_us)
         results = iter(batch.results)
+        ended: list[Bundle] = []
         for bundle in batch.bundles:
             if bundle.results:
                 for at in bundle.todo:
@@ -266,14 +278,18 @@ class Gathering:
             else:
                 bundle.results = [next(results) for _ in bundle.todo]
             if not self._asks_again(bundle):
-                self._over(bundle)
-                _answer(bundle, reply_for(bundle.results))
+                ended.append(bundle)
+        self._over(ended)
+        for bundle in ended:
+            _answer(bundle.reply, reply_for(bundle.results))
 
     def _asks_again(self, bundle: Bundle) -> bool:
         """Let what somebody else is working on wait by itself; False if there is no such thing, or no more time."""
-        busy = [at for at in bundle.todo if bundle.results[at].verdict is Verdict.BUSY]
+        busy = [at for at in bundle.todo if bundle.results[at].verdict is _BUSY]
+        if not busy or self.stopping or bundle.reply.done():
+            return False
         loop = asyncio.get_running_loop()
-        if not busy or self.stopping or bundle.reply.done() or loop.time() >= bundle.busy_until:
+        if loop.time() >= bundle.busy_until:
             return False
         bundle.todo = busy
         self._asleep.add(bundle)
@@ -286,11 +302,12 @@ class Gathering:
             self._waiting.append(bundle)
             self._hand_over()
 
-    def _over(self, bundle: Bundle) -> None:
-        """Enter a bundle into the books, once nothing more is done with it."""
-        if bundle.results:
-            self._bridge.account(bundle.results)
-        bundle.let_go()
+    def _over(self, bundles: list[Bundle]) -> None:
+        """Enter bundles into the books, once nothing more is done with them, and make room at the door."""
+        results = [result for bundle in bundles for result in bundle.results]
+        if results:
+            self._bridge.account(results)
+        self._door.let_go(sum(bundle.size for bundle in bundles))
 
     def _reply_to(self, error: BaseException, now_us: int) -> Reply:
         # Where the ledger is, and what is wrong there, is for whoever reads the log: and there it is said once.
@@ -305,6 +322,6 @@ class Gathering:
         return UNEXPECTED
 
 
-def _answer(bundle: Bundle, reply: Reply) -> None:
-    if not bundle.reply.done():
-        bundle.reply.set_result(reply)
+def _answer(waiting: asyncio.Future[Reply], reply: Reply) -> None:
+    if not waiting.done():
+        waiting.set_result(reply)

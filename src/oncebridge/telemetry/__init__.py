@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -44,8 +45,8 @@ class Books:
     def enter(self, *columns: str) -> None:
         """Note where deliveries ended."""
         with self._lock:
-            for column in columns:
-                self._columns[column] += 1
+            for column, number in Counter(columns).items():
+                self._columns[column] += number
 
     def as_dict(self) -> dict[str, int | bool]:
         """Return the books; whatever has no column yet is still retrying."""
@@ -56,7 +57,7 @@ class Books:
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """One move of one event: a verdict given, a claim settled, or a delivery brought to its result."""
+    """One move of one event: a verdict given, a claim settled; or deliveries brought to their results."""
 
     move: str  # claimed, settled, lost; delivered, which is counted but not logged
     key: str
@@ -69,8 +70,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: float | None = None
     #: How old the event was when it was asked for, by its own time and this machine's clock.
     age_ms: int | None = None
-    #: Of a delivery: the column of the books that it belongs to.
+    #: Of deliveries: the column of the books that they belong to, and how many there are that are alike.
     column: str = ""
+    number: int = 1
 
 
 class Telemetry:

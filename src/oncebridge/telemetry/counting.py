@@ -239,7 +239,7 @@ class Totals:
             place = self._places[alike] = self._place(move, topic)
         counts, labels, measures = place
         if counts is not None:
-            counts[labels] = counts.get(labels, 0) + 1
+            counts[labels] = counts.get(labels, 0) + move.number
         for measure, spreads, handler in measures:
             value = measure.read(move)
             if value is not None:

@@ -61,7 +61,7 @@ class OpenTelemetry:
         topic = self._topics.label(move.topic)
         count = COUNTS.get(move.move)
         if count is not None:
-            self._counters[move.move].add(1, dict(zip(count.labels, count.read(move, topic), strict=True)))
+            self._counters[move.move].add(move.number, dict(zip(count.labels, count.read(move, topic), strict=True)))
         for measure, value in measured(move):
             labels = dict(zip(measure.labels, measure.labels_of(move), strict=True))
             self._histograms[measure.name].record(value, labels)
