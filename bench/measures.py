@@ -183,11 +183,12 @@ def over_http(place: Place) -> Iterator[Row]:
         single = _under_load(place, f"HTTP, {SINGLE}", services, serve.SINGLE)
         both = {name: services[name] for name in (SERVE, ENDPOINT)}
         again = _under_load(place, f"HTTP, {SINGLE}, 30 % sent again", both, serve.REPEATING)
-        batches = _under_load(place, f"HTTP, {BATCHES}", both, serve.BATCHES)
+        batches = _under_load(place, f"HTTP, {BATCHES}", services, serve.BATCHES)
     yield _load_row(f"HTTP, {SINGLE}", ENDPOINT, single, goal=1.0)
     yield _load_row(f"HTTP, {SINGLE}", BLOCKING_ENDPOINT, single)
     yield _load_row(f"HTTP, {SINGLE}, 30 % sent again", ENDPOINT, again)
     yield _load_row(f"HTTP, {BATCHES}", ENDPOINT, batches, size=BATCH, goal=5.0)
+    yield _load_row(f"HTTP, {BATCHES}", BLOCKING_ENDPOINT, batches, size=BATCH)
     for what, turns in {f"HTTP, {SINGLE}": single, f"HTTP, {BATCHES}": batches}.items():
         yield _delay_row(f"{what}, p50", turns, lambda turn: turn.p50_ms)
         yield _delay_row(f"{what}, p99", turns, lambda turn: turn.p99_ms, goal=2.0)

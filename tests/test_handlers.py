@@ -1289,7 +1289,18 @@ def test_observers_hear_every_move(make_bridge):
         ("claimed", "redelivery", None, 1, ""), ("delivered", "redelivery", None, 1, "redelivery"),
     ]  # fmt: skip
     assert {move.topic for move in moves} == {ACW}
-    assert len({move.key for move in moves}) == 1
+    assert len({move.key for move in moves if move.move != "delivered"}) == 1
+
+
+def test_deliveries_that_end_alike_are_told_of_together(make_bridge):
+    """A batch is told of by what became of its deliveries, not one by one: each is in one number."""
+    moves = []
+    bridge = make_bridge(failing(), telemetry=Telemetry((moves.append,)))
+    bodies = [{"eventTime": TIME_MS + number} for number in (1, 2, 3, 3)]
+    bridge.process_many([*(envelope(ACW, body) for body in bodies), envelope(PRESENCE)])
+    told = [(move.topic, move.column, move.number) for move in moves if move.move == "delivered"]
+    assert told == [(ACW, "processed", 3), (ACW, "redelivery", 1), (PRESENCE, "processed", 1)]
+    assert bridge.books.as_dict()["processed"] == 4
 
 
 def test_observer_that_fails(make_bridge):
