@@ -122,6 +122,8 @@ RIGHTS = {
     "SendDeadLettersToTheQueue": ({"sqs:SendMessage"}, arn("DeadLetters")),
     "SendDeadLettersToTheBus": ({"events:PutEvents"}, {"Ref": "DeadLetterBusArn"}),
     "ReadSecretsOfSinks": ({"secretsmanager:GetSecretValue"}, {"Ref": "SecretArns"}),
+    "PutEventsOnBuses": ({"events:PutEvents", "events:DescribeEventBus"}, {"Ref": "SinkBusArns"}),
+    "SendEventsToQueues": ({"sqs:SendMessage"}, {"Ref": "SinkQueueArns"}),
     "BeInTheVpc": (
         {
             "ec2:CreateNetworkInterface",
@@ -148,6 +150,8 @@ CONDITIONAL = {
     "SendDeadLettersToTheQueue": "SendsToQueue",
     "SendDeadLettersToTheBus": "SendsToBus",
     "ReadSecretsOfSinks": "ReadsSecrets",
+    "PutEventsOnBuses": "PutsOnBuses",
+    "SendEventsToQueues": "SendsToQueues",
     "BeInTheVpc": "InVpc",
     "ButNotFromItsCode": "InVpc",
 }
