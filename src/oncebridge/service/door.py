@@ -79,11 +79,16 @@ class Door:
         task = asyncio.current_task()
         assert task is not None
         deadline = self._reading.begin(task.cancel)
+        own, more = 0, True
         try:
-            while self._take(await receive(), parts):
-                pass
+            while more:
+                message = await receive()
+                part: bytes = message.get("body", b"")
+                parts.append(part)
+                own += len(part)
+                more = self._hold(message, len(part), own)
         except BaseException as error:
-            self.let_go(sum(map(len, parts)))
+            self.let_go(own)
             if isinstance(error, asyncio.CancelledError) and deadline.passed and task.uncancel() == 0:
                 raise Refused(TOO_SLOW) from None
             raise
@@ -91,14 +96,12 @@ class Door:
             deadline.meet()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _take(self, message: MutableMapping[str, Any], parts: list[bytes]) -> bool:
-        """Take one part of a body; tell whether there is more."""
+    def _hold(self, message: MutableMapping[str, Any], size: int, own: int) -> bool:
+        """Hold the bytes of one message, which with those before it has so many; tell whether there is more."""
+        self._held_bytes += size
         if message["type"] == "http.disconnect":
             raise Refused(TOO_SLOW)
-        part: bytes = message.get("body", b"")
-        parts.append(part)
-        self._held_bytes += len(part)
-        if len(part) > self._body_bytes_max or (len(parts) > 1 and sum(map(len, parts)) > self._body_bytes_max):
+        if own > self._body_bytes_max:
             raise Refused(self._too_large)
         if self._held_bytes > self._held_bytes_max:
             raise Refused(OVERLOADED)
