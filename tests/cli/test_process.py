@@ -425,12 +425,14 @@ def test_a_signal_lets_all_running_handlers_finish(cli, facts, wait_until):
     assert cli.process(*arguments, timeout=30).one["processed"] == 6
 
 
-def test_a_second_interrupt_does_not_wait_for_the_handler(cli, facts, wait_until):
-    """Ctrl-C twice cuts the handler off, and still gives back what was held."""
+@pytest.mark.parametrize("disposition", ["-", ""], ids=["in the foreground", "in the background"])
+def test_a_second_interrupt_does_not_wait_for_the_handler(cli, facts, wait_until, disposition):
+    """Ctrl-C twice cuts the handler off, and still gives back what was held; also where a shell had it ignored."""
     cli.write_hooks()
     cli.write("in.jsonl", facts(4))
     arguments = ("in.jsonl", "--handler", "hooks:wait", "--lease", "3600")
-    started = cli.start("process", "--ledger", LEDGER, *arguments)
+    command = (sys.executable, "-m", "oncebridge", "process", "--ledger", LEDGER, *arguments)
+    started = cli.start_program("sh", "-c", f"trap '{disposition}' INT; exec \"$@\"", "sh", *command)
     wait_until(lambda: cli.lines("started"), "the first handler runs")
     started.signal(signal.SIGINT)
     wait_until(lambda: "stopping" in started.said, "it has taken notice")

@@ -68,7 +68,8 @@ def opened(bridge: Bridge) -> Iterator[Bridge]:
     """Open a bridge; SIGTERM and Ctrl-C let running handlers finish and give the rest back, a second one does not."""
 
     def stop(number: int, _: object) -> None:
-        signal.signal(number, before[signal.Signals(number)])
+        # Not what was there before: a program in the background is started with Ctrl-C ignored.
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         bridge.stop()
         # In a thread: a signal may have interrupted whoever writes just now.
         threading.Thread(target=tell, name="oncebridge-tell").start()
