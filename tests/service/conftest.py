@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.clients import place_on
 from service.serving import KEYS, Service
 
 
@@ -17,3 +18,16 @@ def locked():
     """A service that wants one of two keys."""
     with Service(api_keys=KEYS) as service:
         yield service
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return a place in memory, by a clock that is moved by hand."""
+    with place_on("memory", tmp_path, lambda: None) as found:
+        yield found
+
+
+@pytest.fixture
+def desk(place):
+    """Return a client and its worker."""
+    return place.desk()

@@ -14,23 +14,9 @@ from oncebridge.settings.secrets import Secret
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.testing.clock import START_US
 from payloads import ACW, ORG, OTHER_ORG, PRESENCE, TIME_MS, envelope, presence, raw, source
-from service.clients import place_on
 from shapes import message, records
 
 PATHS = ("/claims", "/claims/extend", "/claims/settle")
-
-
-@pytest.fixture
-def place(tmp_path):
-    """Return a place in memory, by a clock that is moved by hand."""
-    with place_on("memory", tmp_path, lambda: None) as found:
-        yield found
-
-
-@pytest.fixture
-def desk(place):
-    """Return a client and its worker."""
-    return place.desk()
 
 
 def counts(desk):

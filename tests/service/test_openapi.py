@@ -27,19 +27,6 @@ OPERATIONS = [
 ]
 
 
-@pytest.fixture
-def place(tmp_path):
-    """Return a place in memory, by a clock that is moved by hand."""
-    with place_on("memory", tmp_path, lambda: None) as found:
-        yield found
-
-
-@pytest.fixture
-def desk(place):
-    """Return a client and its worker."""
-    return place.desk()
-
-
 def resolved(node):
     """Follow a reference within the document."""
     while "$ref" in node:

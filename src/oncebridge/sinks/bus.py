@@ -16,10 +16,10 @@ from oncebridge.identity import read_time
 from oncebridge.ledgers.findings import Finding, good, warning, wrong
 from oncebridge.sinks.amazon import OnceMade, bus_client, check_bus, code_of, require_boto3, short_code, status_of
 from oncebridge.sinks.promise import AT_LEAST_ONCE, SinkPromise
-from oncebridge.sinks.sending import ENTRIES_MAX, NO_ANSWER, Entry, EntryRefused, Failure, Sending
+from oncebridge.sinks.sending import NO_ANSWER, Entry, EntryRefused, Failure, Sending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from oncebridge.event import Event
     from oncebridge.settings.sinks.bus import BusSettings
@@ -35,21 +35,19 @@ _ARN: Final = "arn:"
 _NOT_FOUND: Final = "ResourceNotFoundException"
 
 
-class Bus:
+class Bus(Sending):
     """Puts events on one bus, up to ten in a call."""
 
     def __init__(self, settings: BusSettings, means: Means) -> None:
         """Take the settings; nothing is connected before the first event."""
         setting = f"sink {settings.name}: bus"
         require_boto3(setting)
-        self.many = ENTRIES_MAX
-        self._name = settings.name
         self._source = settings.source
         self._bus = check_bus(settings.bus, setting)
         self._clock = means.clock
-        self._client = OnceMade(lambda: bus_client(settings.bus, setting))
-        self._place = f"bus {self._bus.rpartition('event-bus/')[2]}"
-        self._sending = Sending(self._place, means.breakers.of(f"bus {self._bus}"), self._put)
+        place = f"bus {self._bus.rpartition('event-bus/')[2]}"
+        client = OnceMade(lambda: bus_client(settings.bus, setting))
+        super().__init__(settings.name, place, client, means.breakers.of(f"bus {self._bus}"))
         self._look_again_us: int | None = None
         self._was_seen = False
 
@@ -61,24 +59,6 @@ class Bus:
             "itself; detail.oncebridge.key stays the same, for targets that must know it again"
         )
         return SinkPromise(AT_LEAST_ONCE, why)
-
-    def __repr__(self) -> str:
-        """Show the bus, without the account."""
-        return f"<Bus {self._name} to {self._place}>"
-
-    def __call__(self, event: Event) -> None:
-        """Put one event on the bus."""
-        (error,) = self.send_many([event])
-        if error is not None:
-            raise error
-
-    def send_many(self, events: Sequence[Event]) -> list[Exception | None]:
-        """Put events on the bus; return for each what it failed with."""
-        return self._sending.send(events, self._entry)
-
-    def close(self) -> None:
-        """Close the connections; the sink may be used again."""
-        self._client.close()
 
     def _entry(self, event: Event) -> Entry:
         frame = msgspec.json.decode(event.raw, type=_Frame)
@@ -101,7 +81,7 @@ class Bus:
         size = len(detail) + sum(len(text.encode()) for text in texts) + (0 if time is None else _TIME_BYTES)
         return Entry(content, size)
 
-    def _put(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
+    def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
         client = self._client()
         self._look(client)
         answers = client.put_events(Entries=contents).get("Entries") or []

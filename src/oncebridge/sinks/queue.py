@@ -23,10 +23,10 @@ from oncebridge.sinks.amazon import (
 )
 from oncebridge.sinks.context import body_of
 from oncebridge.sinks.promise import AT_LEAST_ONCE, SinkPromise
-from oncebridge.sinks.sending import BYTES_MAX, ENTRIES_MAX, NO_ANSWER, Entry, Failure, Sending
+from oncebridge.sinks.sending import BYTES_MAX, NO_ANSWER, Entry, Failure, Sending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from oncebridge.event import Event
     from oncebridge.settings.sinks.queue import QueueSettings
@@ -36,21 +36,19 @@ if TYPE_CHECKING:
 _ESCAPES: Final = (("\ufffe", "\\ufffe"), ("\uffff", "\\uffff"))
 
 
-class Queue:
+class Queue(Sending):
     """Sends events to one queue, up to ten in a call."""
 
     def __init__(self, settings: QueueSettings, means: Means) -> None:
         """Take the settings; nothing is connected before the first event."""
         setting = f"sink {settings.name}: queue"
         require_boto3(setting)
-        self.many = ENTRIES_MAX
-        self._name = settings.name
         self._search = settings.body
         self._url = check_queue(settings.queue, setting)
         self._is_fifo = self._url.endswith(".fifo")
-        self._client = OnceMade(lambda: queue_client(settings.queue, setting))
-        self._place = f"queue {self._url.rpartition('/')[2]}"
-        self._sending = Sending(self._place, means.breakers.of(self._url), self._send)
+        place = f"queue {self._url.rpartition('/')[2]}"
+        client = OnceMade(lambda: queue_client(settings.queue, setting))
+        super().__init__(settings.name, place, client, means.breakers.of(self._url))
 
     @property
     def promise(self) -> SinkPromise:
@@ -63,24 +61,6 @@ class Queue:
                 "MessageDeduplicationId, but not one that comes later"
             )
         return SinkPromise(AT_LEAST_ONCE, f"{why}; {key}")
-
-    def __repr__(self) -> str:
-        """Show the queue, without the account."""
-        return f"<Queue {self._name} to {self._place}>"
-
-    def __call__(self, event: Event) -> None:
-        """Send one event."""
-        (error,) = self.send_many([event])
-        if error is not None:
-            raise error
-
-    def send_many(self, events: Sequence[Event]) -> list[Exception | None]:
-        """Send events; return for each what it failed with."""
-        return self._sending.send(events, self._entry)
-
-    def close(self) -> None:
-        """Close the connections; the sink may be used again."""
-        self._client.close()
 
     def _entry(self, event: Event) -> Entry:
         body = body_of(event, self._search).decode()
@@ -106,7 +86,7 @@ class Queue:
         # Two sinks that send to one queue are two effects.
         return {"MessageGroupId": group_of(event), "MessageDeduplicationId": f"{event.key}.{self._name}"}
 
-    def _send(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
+    def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
         entries = [{"Id": str(at), **content} for at, content in enumerate(contents)]
         answer = self._client().send_message_batch(QueueUrl=self._url, Entries=entries)
         # Answers come in any order, and by their ids alone.

@@ -6,6 +6,7 @@ out has failed: sent again under the same key it may come twice, while what is t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,10 +16,11 @@ from oncebridge.errors import PermanentError, RetryLater, SaysWhy
 from oncebridge.sinks.amazon import DENIED, code_of, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from oncebridge.breaker import Breaker
     from oncebridge.event import Event
+    from oncebridge.sinks.amazon import OnceMade
 
 ENTRIES_MAX: Final = 10
 #: Of all entries of a call, so of one alone too: 1 MiB since January 2026, 256 KiB before. Where Amazon still takes no
@@ -175,24 +177,47 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
-class Sending:
-    """Sends entries to one bus or queue, and leaves it alone while it is in trouble."""
+class Sending(ABC):
+    """A sink that sends entries to one bus or queue, and leaves it alone while it is in trouble."""
 
-    def __init__(
-        self, place: str, breaker: Breaker, call: Callable[[list[dict[str, Any]]], list[Failure | None]]
-    ) -> None:
-        """Take its name for people, its breaker, and what makes one call: that returns a failure for each entry."""
+    many = ENTRIES_MAX
+
+    def __init__(self, name: str, place: str, client: OnceMade, breaker: Breaker) -> None:
+        """Take its name in settings, the name of the bus or queue for people, the client and the breaker for it."""
+        self._name = name
         self._place = place
+        self._client = client
         self._breaker = breaker
-        self._call = call
 
-    def send(self, events: Sequence[Event], entry_of: Callable[[Event], Entry]) -> list[Exception | None]:
+    @abstractmethod
+    def _entry(self, event: Event) -> Entry:
+        """Write one event as an entry."""
+
+    @abstractmethod
+    def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
+        """Make one call; return for each entry why it was not taken."""
+
+    def __repr__(self) -> str:
+        """Show where it sends to, without the account."""
+        return f"<{type(self).__name__} {self._name} to {self._place}>"
+
+    def __call__(self, event: Event) -> None:
+        """Send one event."""
+        (error,) = self.send_many([event])
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Close the connections; the sink may be used again."""
+        self._client.close()
+
+    def send_many(self, events: Sequence[Event]) -> list[Exception | None]:
         """Send events; return for each what it failed with."""
         ends: list[Exception | None] = [None] * len(events)
         entries: list[tuple[int, Entry]] = []
         for at, event in enumerate(events):
             try:
-                entries.append((at, self._checked(entry_of(event))))
+                entries.append((at, self._checked(self._entry(event))))
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one event is that one's own failure
                 ends[at] = error
         for group in groups(entries):
