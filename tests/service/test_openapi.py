@@ -18,7 +18,7 @@ from oncebridge.settings.secrets import Secret
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.testing.faults import Fault, faulty
 from payloads import ACW, envelope, presence, raw
-from service.clients import PATIENT, Desk, place_on
+from service.clients import PATIENT, Desk
 
 DOCUMENT = document()
 CLAIM_PATHS = ("/claims", "/claims/extend", "/claims/settle")
