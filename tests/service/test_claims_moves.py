@@ -10,16 +10,9 @@ from oncebridge.retry import RetryPolicy
 from oncebridge.telemetry import logger
 from oncebridge.telemetry.counting import Counts, Topics
 from payloads import ACW, TIME_MS, envelope, presence
-from service.clients import BRIEF_S, place_on
+from service.clients import BRIEF_S
 
 EVENT = envelope(ACW)
-
-
-@pytest.fixture
-def place(tmp_path):
-    """Return a place in memory, by a clock that is moved by hand."""
-    with place_on("memory", tmp_path, lambda: None) as found:
-        yield found
 
 
 @pytest.fixture

@@ -18,16 +18,9 @@ from oncebridge.service.application import make_application
 from oncebridge.testing.faults import Fault, faulty
 from payloads import ACW, AUDITS, TIME_MS, envelope, raw
 from servers.process import wait_until
-from service.clients import BRIEF_S, PATIENT, place_on
+from service.clients import BRIEF_S, PATIENT
 
 EVENT = envelope(ACW)
-
-
-@pytest.fixture
-def place(tmp_path):
-    """Return a place in memory, by a clock that is moved by hand."""
-    with place_on("memory", tmp_path, lambda: None) as found:
-        yield found
 
 
 def fact(number):
