@@ -10,7 +10,6 @@ import os
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
-from weakref import WeakSet
 
 import redis
 
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 Word: TypeAlias = "bytes | str | int"
 Words: TypeAlias = "Sequence[Word]"
 
-#: A server that answers faster than this is polled for a while rather than slept for: waking up takes longer. Not where
-#: other threads call too: they need the processor meanwhile.
+#: A server that answers faster than this is polled for a while rather than slept for: waking up takes longer. Only by
+#: the main thread: beside any other there is at least that one, which needs the processor meanwhile.
 NEAR_US: Final = 500
 
 
@@ -98,10 +97,10 @@ class _Answer:
 class Line:
     """One connection, used by one thread: answers come in the order in which calls were sent."""
 
-    def __init__(self, pool: redis.ConnectionPool, address: Address, clock: Clock, lines: WeakSet[Line]) -> None:
-        """Connect, and be one of the lines to that server."""
+    def __init__(self, pool: redis.ConnectionPool, address: Address, clock: Clock) -> None:
+        """Connect."""
         self.address = address
-        self._lines = lines
+        self._polls = threading.current_thread() is threading.main_thread()
         self._pool = pool
         self._clock = clock
         self._awaited: deque[_Answer] = deque()
@@ -110,7 +109,6 @@ class Line:
         self._unsent: list[bytes] = []
         with in_our_words(address):
             self._connection: Any = pool.get_connection()
-        lines.add(self)
 
     def send(self, words: Words, script: Script | None, *, soon: bool = False) -> _Answer:
         """Send one call, or keep it back until the next one: a server that sleeps is woken up once for both."""
@@ -162,7 +160,7 @@ class Line:
     def _poll(self) -> None:
         """Look for the answer of a near server without going to sleep."""
         asked_us = self._clock.monotonic_us()
-        if self._usual_us < NEAR_US and len(self._lines) == 1:
+        if self._polls and self._usual_us < NEAR_US:
             while not self._connection.has_answer() and self._clock.monotonic_us() - asked_us < NEAR_US:
                 pass
         else:
@@ -202,13 +200,12 @@ class SingleCalls:
         self._clock = clock
         self._pool = pool_of(address)
         self._local = threading.local()
-        self._lines: WeakSet[Line] = WeakSet()
         self._known: set[str] = set()
 
     def _line(self) -> Line:
         line: Line | None = getattr(self._local, "line", None)
         if line is None or self._local.pid != os.getpid():
-            line = Line(self._pool, self._address, self._clock, self._lines)
+            line = Line(self._pool, self._address, self._clock)
             self._local.line, self._local.pid = line, os.getpid()
         return line
 
