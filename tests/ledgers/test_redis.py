@@ -1,11 +1,14 @@
 """The Redis ledger keeps the contract, on a real Valkey."""
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from ledgers.random_moves import SideBySide
 from oncebridge.ledgers.redis.ledger import RedisLedger
+from oncebridge.ledgers.redis.server import PlainConnection
 from oncebridge.testing.ledger_contract import LedgerContract
 
 _names = itertools.count()
@@ -53,5 +56,27 @@ def test_it_says_what_memory_says(valkey, seed):
     ledger.open(None)
     try:
         SideBySide(ledger, seed, keeps_done=False).run(600)
+    finally:
+        ledger.close()
+
+
+def test_only_the_main_thread_looks_for_answers_without_sleeping(valkey, monkeypatch):
+    """Other threads leave the processor to the rest of the program; the main one looks, whoever calls beside it."""
+    looked = []
+    has_answer = PlainConnection.has_answer
+
+    def noted(self):
+        looked.append(threading.current_thread())
+        return has_answer(self)
+
+    monkeypatch.setattr(PlainConnection, "has_answer", noted)
+    ledger = RedisLedger(f"{valkey.url}?name=polled")
+    ledger.open(None)
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            for _ in range(3):
+                beside.submit(ledger.counts).result()
+                ledger.counts()
+        assert set(looked) == {threading.main_thread()}
     finally:
         ledger.close()
