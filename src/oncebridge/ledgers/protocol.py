@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -144,6 +144,16 @@ class SettlesInTransaction(Protocol):
         An exception rolls back and leaves the claim as it was. If the claim is no longer in force, everything
         rolls back and `ClaimLost` is raised.
         """
+        ...
+
+
+@runtime_checkable
+class TransactsInSQL(SettlesInTransaction, Protocol):
+    """One whose transaction is a connection to a database, in which the user's own tables may be."""
+
+    @property
+    def dialect(self) -> Literal["sqlite", "postgres"]:
+        """Which SQL is spoken there."""
         ...
 
 

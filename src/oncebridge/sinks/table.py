@@ -7,7 +7,6 @@ whatever a ledger forgets or grants twice, and whichever answer is lost on the w
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,7 @@ from oncebridge.errors import ConfigurationError, MissingExtra, RetryLater, Says
 from oncebridge.identity import key_bytes
 from oncebridge.ledgers import scheme_of
 from oncebridge.ledgers.findings import Finding, wrong
-from oncebridge.ledgers.protocol import SettlesInTransaction
+from oncebridge.ledgers.protocol import TransactsInSQL
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.sinks.table import LEDGER
 from oncebridge.sinks.databases import FORGET_AT_ONCE, DatabaseUnwell
@@ -77,13 +76,12 @@ class TableInLedger:
         self._settings = settings
         self._means = means
         self._breaker = means.breakers.of(f"table {settings.table} of the ledger")
-        self._tables: dict[bool, Table] = {}
-        ledger = type(means.ledger)
-        if not isinstance(means.ledger, SettlesInTransaction) or "dynamodb" in ledger.__module__:
+        if not isinstance(means.ledger, TransactsInSQL):
             raise ConfigurationError(
-                f"sink {settings.name}: database: {ledger.__name__} has no tables of yours; give the URL of a database "
-                "instead of ledger, such as env:DATABASE_URL, or use a postgresql:// or sqlite:// ledger"
+                f"sink {settings.name}: database: {type(means.ledger).__name__} has no tables of yours; give the URL "
+                "of a database instead of ledger, such as env:DATABASE_URL, or use a postgresql:// or sqlite:// ledger"
             )
+        self._table = _table(settings, means.ledger)
 
     def __repr__(self) -> str:
         """Show which table it is."""
@@ -98,20 +96,7 @@ class TableInLedger:
         """Write one event; whoever gave the transaction commits it."""
         values = values_of(event, self._settings)
         with guarded(self._breaker):
-            self._table(transaction).write(transaction, values)
-
-    def _table(self, transaction: Any) -> Table:
-        is_sqlite = isinstance(transaction, sqlite3.Connection)
-        if is_sqlite not in self._tables:
-            self._tables[is_sqlite] = self._made(is_sqlite=is_sqlite)
-        return self._tables[is_sqlite]
-
-    def _made(self, *, is_sqlite: bool) -> Table:
-        if is_sqlite:
-            return SQLiteTable(self._settings, "the ledger's file")
-        from oncebridge.sinks.postgres import PostgresTable  # here if the ledger is
-
-        return PostgresTable(self._settings, "the ledger's database")
+            self._table.write(transaction, values)
 
     def examine(self) -> Iterator[Finding]:
         """Look at the table."""
@@ -128,6 +113,14 @@ class TableInLedger:
 
     def close(self) -> None:
         """Do nothing: connections are the ledger's."""
+
+
+def _table(settings: TableSettings, ledger: TransactsInSQL) -> Table:
+    if ledger.dialect == "sqlite":
+        return SQLiteTable(settings, "the ledger's file")
+    from oncebridge.sinks.postgres import PostgresTable  # here if the ledger is
+
+    return PostgresTable(settings, "the ledger's database")
 
 
 # --- in any other ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -132,6 +132,11 @@ class FaultyTransactionalLedger(FaultyLedger):
         with self.ledger.transaction(claim) as transaction:
             yield transaction
         self._strike("transaction", number, after=True)
+
+    @property
+    def dialect(self) -> Literal["sqlite", "postgres"]:
+        """Speak as the ledger beneath does, if that is SQL."""
+        return self.ledger.dialect  # type: ignore[attr-defined, no-any-return]  # where it is missing, so it is here
 
 
 def faulty(ledger: Ledger, *faults: Fault) -> FaultyLedger:

@@ -41,6 +41,8 @@ _Result = TypeVar("_Result")
 class PostgresLedger:
     """Keeps the ledger in one schema of a database."""
 
+    dialect: Final = "postgres"
+
     def __init__(self, url: str, clock: Clock | None = None, *, retention_us: int = RETENTION_US) -> None:
         """Read the URL; `open` connects. The clock is only compared with the server's, which counts."""
         self._address = Address.from_url(url)

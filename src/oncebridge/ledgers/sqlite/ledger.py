@@ -47,6 +47,8 @@ _PURGE: Final = f"""
 class SQLiteLedger:
     """Keeps the ledger in one file."""
 
+    dialect: Final = "sqlite"
+
     def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None) -> None:
         """Remember where the file is; it is opened by `open`."""
         self.path = Path(path)
