@@ -90,6 +90,22 @@ def test_in_a_postgres_by_reference(cli, states, settle, postgres_desk, explaine
     assert cli("purge", "--older-than-days", "0", "--json", **environment).one["sinks"] == {"agents": 6}
 
 
+def test_a_missing_table_is_said_and_waited_for(cli, states, settle, wait_until):
+    """Whoever forgot to make it reads so once, makes it, and the command goes on by itself."""
+    settle("sqlite:///once.db", "ledger")
+    cli.write("in.jsonl", states(6))
+    started = cli.start("process", "in.jsonl", "--json")
+    wait_until(lambda: "no such table: agent_status" in started.said, "the person is told")
+    assert not started.over
+    make_file(cli, "once.db")
+    ran = started.finish()
+    assert (ran.code, ran.one["received"], ran.one["dead"]) == (0, 6, 0)
+    assert ran.one["processed"] + ran.one["stale"] == 6  # those that came after a newer one had its turn
+    assert "check the table" in ran.err
+    assert ran.err.count("no such table") == 1
+    assert [row["changed_at"] for row in cli.table("agent_status")] == ["2025-06-02T10:30:05.123Z"]
+
+
 def test_a_mistake_in_the_settings_is_one_sentence(cli, settle, explained):
     """Which table, which setting, and what to do."""
     settle("memory://", "ledger")
