@@ -7,7 +7,7 @@ import ssl
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +19,6 @@ from servers.process import ServerProcess, free_port, listens
 
 PYTHON = Path(sys.prefix) / "aws" / "bin" / "python"
 REGION = "eu-central-1"
-STARTS = 5
 CERTIFICATE = Path(__file__).parent / "aws.pem"  # for 127.0.0.1 and localhost, with its key
 
 
@@ -98,7 +97,10 @@ def _guarding(directory: Path, environment: dict[str, str]) -> dict[str, str]:
 @contextmanager
 def running_ministack(directory: Path, *, guarded: bool = False) -> Iterator[Ministack]:
     """Run the emulator, with everything it writes below this directory, and let boto3 know only its credentials."""
-    server = _started(directory, guarded=guarded)
+    if not PYTHON.exists():
+        raise RuntimeError(f"{PYTHON} is missing: the AWS emulator has an environment of its own; run `make test`")
+    server = Ministack(directory, guarded=guarded)
+    server.process.start()
     # Without whatever could send boto3 to somebody's real account.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     try:
@@ -106,16 +108,3 @@ def running_ministack(directory: Path, *, guarded: bool = False) -> Iterator[Min
             yield server
     finally:
         server.process.stop()
-
-
-def _started(directory: Path, *, guarded: bool) -> Ministack:
-    if not PYTHON.exists():
-        raise RuntimeError(f"{PYTHON} is missing: the AWS emulator has an environment of its own; run `make test`")
-    for _ in range(STARTS - 1):
-        server = Ministack(directory, guarded=guarded)
-        with suppress(RuntimeError):  # somebody took the port in the moment since it was seen free
-            server.process.start()
-            return server
-    server = Ministack(directory, guarded=guarded)
-    server.process.start()
-    return server

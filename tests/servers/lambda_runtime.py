@@ -14,7 +14,6 @@ from typing import Any
 
 from servers.process import ServerProcess, free_port, listens, wait_until
 
-STARTS = 5
 ANSWER_SECONDS = 120.0  # a function is cut off much earlier
 _MACHINE = {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "x86_64")
 EMULATOR = Path(sys.prefix) / "rie" / "samcli" / "local" / "rapid" / f"aws-lambda-rie-{_MACHINE}"
@@ -86,17 +85,6 @@ def _in_session(session: int) -> list[int]:
     return found
 
 
-def _started(directory: Path, handler: str, timeout_seconds: int, environment: dict[str, str]) -> LambdaRuntime:
-    for _ in range(STARTS - 1):
-        function = LambdaRuntime(directory, handler, timeout_seconds, environment)
-        with suppress(RuntimeError):  # somebody took a port in the moment since it was seen free
-            function.process.start()
-            return function
-    function = LambdaRuntime(directory, handler, timeout_seconds, environment)
-    function.process.start()
-    return function
-
-
 @contextmanager
 def running_function(
     directory: Path, handler: str, timeout_seconds: int, environment: dict[str, str]
@@ -104,7 +92,8 @@ def running_function(
     """Run a function; nothing is left of it at the end."""
     if not EMULATOR.exists():
         raise RuntimeError(f"{EMULATOR} is missing: AWS' emulator of Lambda's runtime; run `make test`")
-    function = _started(directory, handler, timeout_seconds, environment)
+    function = LambdaRuntime(directory, handler, timeout_seconds, environment)
+    function.process.start()
     try:
         yield function
     except BaseException as error:

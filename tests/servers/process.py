@@ -1,5 +1,7 @@
 """One server process: started, waited for, killed on cue, and surely ended."""
 
+import atexit
+import random
 import signal
 import socket
 import subprocess
@@ -13,16 +15,29 @@ from time import monotonic
 START_SECONDS = 60.0  # a busy machine is not a bug
 STOP_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1
+PORTS = range(12_000, 22_000)  # with the buses all below 32768, where the ports of outgoing connections begin
+BUS_ABOVE = 10_000
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, low enough that a cluster bus fits above it."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port < 55_000:  # the bus is at port + 10000
-            return port
+    """Return a port of this process' own: nobody listens on it, nor on the one that a cluster bus has above it.
+
+    It is below the ports that outgoing connections get, so none of those takes it before the server does. Other
+    processes that come for a port see by the datagram socket, which is held until this one ends, that it is given away.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        held = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            held.bind(("127.0.0.1", port))
+            for taken in (port, port + BUS_ABOVE):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", taken))
+        except OSError:
+            held.close()
+            continue
+        atexit.register(held.close)
+        return port
+    raise RuntimeError(f"no port from {PORTS.start} to {PORTS.stop} is free")
 
 
 def wait_until(holds: Callable[[], object], what: str, seconds: float = START_SECONDS) -> None:
