@@ -27,10 +27,21 @@ HOOKS = '''\
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 from oncebridge import PermanentError
+
+effects_left = int(os.environ.get("EFFECTS_AT_MOST", "1000000"))
+
+
+def stay_killable():
+    """Hang after so many effects: whoever is to be killed must not be over before, however slow the test is."""
+    global effects_left
+    effects_left -= 1
+    if effects_left < 0:
+        threading.Event().wait()
 
 
 def mark(event):
@@ -44,6 +55,7 @@ def append(name, text):
 
 
 def note(event):
+    stay_killable()
     append("effects", mark(event))
 
 
@@ -53,6 +65,7 @@ def slow_note(event):
 
 
 def insert(event, transaction):
+    stay_killable()
     transaction.execute("CREATE TABLE IF NOT EXISTS effect (mark TEXT NOT NULL, key TEXT NOT NULL)")
     transaction.execute("INSERT INTO effect VALUES (?, ?)", (mark(event), event.key))
 
