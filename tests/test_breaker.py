@@ -91,6 +91,24 @@ def test_failures_in_a_row_open_it(breaker):
     assert "open" in repr(breaker)
 
 
+def test_whoever_wants_to_know_hears_of_each_outage_once(clock):
+    """Why it opens is told when it does, and that it closes: not each probe that fails, and no single failure."""
+    told = []
+    breaker = Breaker(clock, tell=told.append)
+    with pytest.raises(Gone):
+        fail(breaker, "a single one")
+    succeed(breaker)
+    assert told == []
+    for _ in range(2):
+        opened(breaker, clock, times=3)
+        assert told == ["gone"]
+        clock.advance(breaker.again_in_us / 1_000_000)
+        succeed(breaker)
+        succeed(breaker)
+        assert told == ["gone", None]
+        told.clear()
+
+
 def test_failures_that_are_not_in_a_row(breaker):
     """A success in between starts the count anew, however many failures there are."""
     for _ in range(5):

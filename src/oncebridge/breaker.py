@@ -14,6 +14,8 @@ from oncebridge.errors import SaysWhy
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oncebridge.clock import Clock
 
 OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, cap_seconds=10.0)
@@ -33,10 +35,21 @@ class Open(SaysWhy):
 class Breaker:
     """Guards calls to one other side; may be shared by threads."""
 
-    def __init__(self, clock: Clock, *, failures: int = 3, open_for: RetryPolicy = OPEN_FOR) -> None:
-        """Take the failures in a row that open it, and for how long: from half the policy's ceiling to all of it."""
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        failures: int = 3,
+        open_for: RetryPolicy = OPEN_FOR,
+        tell: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        """Take the failures in a row that open it, and for how long: from half the policy's ceiling to all of it.
+
+        `tell` hears why it opens, and None when it closes again.
+        """
         self._clock = clock
         self._limit = failures
+        self._tell = tell
         self._open_for = open_for
         self._base_us = int(open_for.base_seconds * 1_000_000)
         # A probe that never returns is given up after this time, and the next call is one.
@@ -101,10 +114,13 @@ class Breaker:
         """Close: whoever brought the news, the other side is there."""
         with self._lock:
             if self._failures:
+                was_open = self.is_open
                 self._failures = self._openings = 0
                 self._probing = False
                 self._turn += 1
                 self._last = ""
+                if was_open:
+                    self._tell(None)
 
     def failed(self, turn: int, words: str) -> None:
         """Count a failure, and open if it is one too many."""
@@ -120,6 +136,8 @@ class Breaker:
                 self._probing = False
                 self._again_us = now_us + self._draw_us()
                 self._turn += 1
+                if self._openings == 1:
+                    self._tell(words)
 
     def _draw_us(self) -> int:
         """Draw how long to stay open: not all workers should look at the same moment."""

@@ -66,7 +66,7 @@ class Bridge:
         self.sinks: dict[str, Sink] = {}
         self._means = Means(
             clock=self._clock,
-            breakers=Breakers(self._clock),
+            breakers=Breakers(self._clock, self.telemetry.warn),
             ledger=self.ledger,
             retention_us=int(self.settings.retention_days * DAY_US),
         )

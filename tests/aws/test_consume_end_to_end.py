@@ -188,6 +188,29 @@ def test_a_receiver_in_every_trouble_gets_every_event_once(bus, commands, redis_
     assert bus.is_empty
 
 
+def test_a_receiver_that_goes_away_is_said_once_and_waited_for(bus, commands, redis_url):
+    """Whoever is on call reads which host is out of reach and why, and when it is back; no event is lost or dead."""
+    events, away = details(EVENTS), threading.Event()
+    away.set()
+    bus.put(events)
+    with running_receiver(lambda _: Reply(503 if away.is_set() else 200)) as receiver:
+        host = f"127.0.0.1:{receiver.port}"
+        consuming = commands.consume(receiver, redis_url)
+        wait_until(lambda: f"{host} is left alone until it is back" in consuming.said, "the outage is said")
+        wait_until(lambda: len(receiver.requests) > 6, "it was looked whether it is back")
+        away.clear()
+        wait_until(lambda: bus.is_empty, "what waited is done")
+        consuming.signal(signal.SIGTERM)
+        ran = consuming.finish()
+        assert_each_once(receiver, events)
+    books = accounted(ran)
+    assert (books["retrying"], books["dead"]) == (0, 0)
+    said = [record["message"] for record in ran.records if host in record["message"]]
+    assert len(said) == 2, said
+    assert said[0].endswith(f"{host} answered 503")
+    assert said[1].endswith(f"{host} is in reach again")
+
+
 # --- a worker that is killed -------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 
-from oncebridge.claim import Outcome
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.intake.results import Result
 from oncebridge.intake.tasks import out_of_reach, stopped
@@ -37,7 +36,6 @@ WAITING_MAX: Final = 1000  # beyond that, what waits is worked off before more i
 BUSY_POLL_US: Final = 100_000
 INPUT_POLL_SECONDS: Final = 0.1
 CHUNK_BYTES: Final = 1_048_576
-TOLD_MAX: Final = 20  # reasons to wait; more would be one for each event
 OUTAGE_PATIENCE_US: Final = 60_000_000  # of an outage in which nothing is settled
 _OUTAGE_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
 
@@ -147,12 +145,11 @@ class FileRun:
     def __init__(
         self, flow: Flow, books: Books, *, batch: int = BATCH, on_outage: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Take the flow, the books to keep, and whom to tell that the ledger or a receiver is out of reach."""
+        """Take the flow, the books to keep, and whom to tell that the ledger is out of reach."""
         self._flow = flow
         self._books = books
         self._batch = batch
         self._on_outage = on_outage
-        self._told: set[str] = set()
         self._waiting: list[_Waiting] = []
         self._last: dict[int, Result] = {}
         self._read = 0
@@ -231,19 +228,11 @@ class FileRun:
             self._note(n, result)
             if result.acknowledged:
                 continue
-            if result.outcome is Outcome.RELEASE:
-                self._tell_once(result.reason)
             if result.outcome is None:  # busy: what comes behind it must not overtake it
                 due_us = now_us + min(result.again_in_us, BUSY_POLL_US)
                 heapq.heappush(self._waiting, _Waiting(due_us, n, delivery, delivery.entities))
             else:
                 heapq.heappush(self._waiting, _Waiting(now_us + result.again_in_us, n, delivery, frozenset()))
-
-    def _tell_once(self, reason: str) -> None:
-        """Say why something waits that costs no attempts: somebody may have to mend it, and until then it goes on."""
-        if reason not in self._told and len(self._told) < TOLD_MAX and not self._flow.stopping.is_set():
-            self._told.add(reason)
-            self._on_outage(reason)
 
     def _note(self, n: int, result: Result) -> None:
         self._last[n] = result

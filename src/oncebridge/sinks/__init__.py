@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -17,6 +18,8 @@ from oncebridge.settings.sinks.table import TableSettings
 from oncebridge.settings.sinks.webhook import WebhookSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oncebridge.sinks.promise import SinkPromise
 
 #: Settings -> module and class. One line per kind of sink; modules are imported when one is first used.
@@ -51,14 +54,21 @@ class Sink(Protocol):
 class Breakers:
     """A breaker for each host: what one sink learns of a host, every other that sends there knows too."""
 
-    def __init__(self, clock: Clock) -> None:
-        """Start with none."""
+    def __init__(self, clock: Clock, warn: Callable[[str], None] = lambda _: None) -> None:
+        """Start with none; take whom to tell that a host is out of reach, and that it is back."""
         self._clock = clock
+        self._warn = warn
         self._by_host: dict[str, Breaker] = {}
 
     def of(self, host: str) -> Breaker:
         """Return the breaker of a host and its port."""
-        return self._by_host.setdefault(host, Breaker(self._clock))
+        return self._by_host.setdefault(host, Breaker(self._clock, tell=partial(self._tell, host)))
+
+    def _tell(self, host: str, why: str | None) -> None:
+        if why is None:
+            self._warn(f"{host} is in reach again")
+        else:
+            self._warn(f"{host} is left alone until it is back, and what is for it waits: {why}")
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
