@@ -4,7 +4,10 @@ import os
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
+import threading
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -103,6 +106,49 @@ def test_only_its_owner_can_read_the_file(path):
     finally:
         os.umask(before)
     assert modes == {"once.db": 0o600, "once.db-wal": 0o600, "once.db-shm": 0o600}
+
+
+def test_workers_that_start_together_all_open_a_new_file(tmp_path):
+    """Of those that want to change how a file is written only one can at a time; no other is told that it is locked."""
+    for number in range(60):
+        path, ready, troubles = tmp_path / f"{number}.db", threading.Barrier(4), []
+        workers = [threading.Thread(target=open_and_close, args=(path, ready, troubles)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert troubles == []
+
+
+def open_and_close(path, ready, troubles):
+    """Open a file at the same moment as others do; add what goes wrong."""
+    ready.wait()
+    try:
+        with opened(path):
+            pass
+    except LedgerUnavailable as trouble:
+        troubles.append(trouble)
+
+
+#: Comes and goes, as a command does; whoever goes last tidies up the log.
+VISITOR = """\
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as db:
+    print(db.execute("SELECT count(*) FROM oncebridge_event").fetchone()[0])
+db.close()
+"""
+
+
+def test_a_second_ledger_in_the_process_takes_no_locks_from_the_first(ledger, path):
+    """A visitor from another process knows that the file is in use, and leaves its log: what is in there would be lost."""
+    take(ledger, 1)
+    with opened(path):
+        for number in range(2, 4):
+            visit = [sys.executable, "-c", VISITOR, str(path)]
+            seen = subprocess.run(visit, capture_output=True, text=True, check=True).stdout
+            assert int(seen) == number - 1
+            assert (path.parent / f"{path.name}-wal").exists()
+            take(ledger, number)
 
 
 def test_a_commit_survives_a_power_cut(ledger):

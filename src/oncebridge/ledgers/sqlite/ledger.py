@@ -35,6 +35,7 @@ SCHEMA_VERSION: Final = 1
 CACHE_KB: Final = 16_000
 LOG_PAGES: Final = 4000  # 16 MB
 BUSY_TIMEOUT_S: Final = 30.0
+BUSY_LOOK_S: Final = 0.005  # where SQLite itself does not wait
 PURGE_AT_ONCE: Final = 1000  # rows per transaction, so that workers get their turn in between
 
 _PURGE: Final = f"""
@@ -42,6 +43,9 @@ _PURGE: Final = f"""
         SELECT key, handler FROM oncebridge_event
         WHERE changed_us < ? AND letter = 0 AND status IN ({", ".join(f"'{status}'" for status in sorted(SETTLED))})
         LIMIT ?)"""  # noqa: S608 - constants
+
+_NEVER: Final = threading.Event()  # nobody sets it
+_creating: Final = threading.Lock()
 
 
 class SQLiteLedger:
@@ -93,6 +97,7 @@ class SQLiteLedger:
                 self._connect()
                 self.migrate()
                 with self._writing() as db:
+                    db.execute("DELETE FROM oncebridge_meta WHERE name = ''")  # fails where the file may only be read
                     return _agree_on_secret(db, secret)
             except BaseException:
                 self.close()
@@ -104,10 +109,10 @@ class SQLiteLedger:
                 self._connection = self._connected()
 
     def _connected(self) -> sqlite3.Connection:
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        _create(self.path)
         db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
-            db.execute("PRAGMA journal_mode = WAL")
+            self._write_ahead(db)
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA secure_delete = ON")  # a discarded letter is overwritten, not only unlinked
             # Keys are random, so a batch touches pages all over its index: let more of them stay at hand, and be
@@ -119,6 +124,23 @@ class SQLiteLedger:
             raise
         db.create_function("topic_matches", 2, lambda pattern, topic: bool(topic_pattern(pattern).fullmatch(topic)))
         return db
+
+    def _write_ahead(self, db: sqlite3.Connection) -> None:
+        """Let the file have a log that is written ahead.
+
+        Of workers that do so at the same moment only one can; the others are told at once that it is locked, since
+        each has read it and would keep the one from writing.
+        """
+        give_up_us = self._clock.monotonic_us() + int(BUSY_TIMEOUT_S * 1_000_000)
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or self._clock.monotonic_us() >= give_up_us:
+                    raise
+                self._clock.wait(_NEVER, BUSY_LOOK_S)
+            else:
+                return
 
     def migrate(self) -> None:
         """Create what is missing. `open` does so too."""
@@ -302,6 +324,17 @@ def _agree_on_secret(db: sqlite3.Connection, secret: bytes | None) -> bytes:
 
 def _kept(db: sqlite3.Connection) -> dict[str, bytes]:
     return dict(db.execute("SELECT name, value FROM oncebridge_meta WHERE name IN (?, ?)", (SECRET, CHECK)))
+
+
+def _create(path: Path) -> None:
+    """Make the file, for its owner alone, unless it is there.
+
+    One that is there must not be opened beside SQLite: closing it would take away the locks that other connections of
+    this process have on it. So nobody here may begin to use a new one before it is closed.
+    """
+    with _creating:
+        if not path.exists():
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
 def _refuse_transaction_control(action: int, *_: object) -> int:
