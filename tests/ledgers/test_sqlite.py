@@ -140,7 +140,7 @@ db.close()
 
 
 def test_a_second_ledger_in_the_process_takes_no_locks_from_the_first(ledger, path):
-    """A visitor from another process knows that the file is in use, and leaves its log: what is in there would be lost."""
+    """A visitor from another process knows that the file is in use, and leaves its log, with all that is in there."""
     take(ledger, 1)
     with opened(path):
         for number in range(2, 4):
