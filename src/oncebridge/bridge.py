@@ -14,6 +14,7 @@ from oncebridge.intake.results import delivered
 from oncebridge.intake.terms import USUAL, Terms
 from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
+from oncebridge.ledgers.protocol import MayBecomeAnother
 from oncebridge.settings import Settings, load_settings
 from oncebridge.settings.sinks.webhook import downstream_sink
 from oncebridge.sinks import Breakers, Means, make_sink
@@ -51,6 +52,8 @@ class Bridge:
         """Take a ledger or its URL. Reads no file and connects to nothing before the first delivery."""
         self.settings = settings or Settings()
         self.ledger: Ledger = _ledger(ledger, self.settings) if isinstance(ledger, str) else ledger
+        #: Looked at for every batch, and that it is one of these takes longer to find out.
+        self._changeable = self.ledger if isinstance(self.ledger, MayBecomeAnother) else None
         self.handlers = Handlers()
         self.books = Books()
         self._profiles = Profiles(self.settings.profiles)
@@ -203,7 +206,8 @@ class Bridge:
     def open(self) -> Flow:
         """Connect to the ledger, if that has not been done, and return the flow."""
         with self._opening:
-            if self._flow is None:
+            # What a flow before has under way ends in it: its thread is left to it.
+            if self._flow is None or (self._changeable is not None and self._changeable.is_another):
                 self._flow = self._make_flow()
             return self._flow
 

@@ -234,6 +234,82 @@ def _processed(bridge, raw):
         return False
 
 
+# --- servers that come back empty ---------------------------------------------------------------------------------
+
+
+FORGETFUL = f"{LedgerWarning.__module__}.{LedgerWarning.__name__}"
+
+
+@pytest.fixture
+def forgetful(tmp_path):
+    """Run a server that keeps nothing, as many caches do."""
+    with running_valkey(tmp_path, "--appendonly", "no") as server:
+        yield server
+
+
+def come_back_empty(server):
+    """Let a server crash and start again."""
+    server.process.kill()
+    server.process.start()
+
+
+@contextmanager
+def noting(server):
+    """Run a bridge that notes the keys of what it has handled."""
+    keys = []
+    with Bridge(server.url) as bridge:
+        bridge.on("*")(lambda event: keys.append(event.key))
+        yield bridge, keys
+
+
+def taken(bridge, raw):
+    """Process a delivery, however often the ledger is out of reach meanwhile."""
+    wait_until(lambda: _processed(bridge, raw), "the bridge to go on")
+
+
+@pytest.mark.filterwarnings(f"ignore:.*append-only:{FORGETFUL}")
+def test_workers_from_before_and_after_a_server_came_back_empty_have_the_same_keys(forgetful):
+    """Whoever was there gives the server its secret back: so a worker that starts later knows what was done since."""
+    with noting(forgetful) as (old, by_old):
+        taken(old, state_of("a", 0))
+        come_back_empty(forgetful)
+        taken(old, state_of("b", 0))
+        with noting(forgetful) as (new, by_new):
+            assert new.process(state_of("b", 0)).verdict is Verdict.REDELIVERY
+            taken(new, state_of("c", 0))
+            assert old.process(state_of("c", 0)).verdict is Verdict.REDELIVERY
+    assert (len(by_old), len(by_new)) == (2, 1)
+
+
+@pytest.mark.filterwarnings(f"ignore:.*append-only:{FORGETFUL}")
+@pytest.mark.parametrize("number", [1, 120], ids=["one", "many"])
+def test_whoever_comes_late_to_a_server_that_others_have_begun_anew_joins_them(forgetful, number):
+    """It is told once, with nothing acknowledged, and makes the keys of the others from then on."""
+    events = [state_of(f"user {n}", 0) for n in range(number)]
+    with noting(forgetful) as (old, by_old):
+        taken(old, state_of("a", 0))
+        come_back_empty(forgetful)
+        with noting(forgetful) as (new, by_new):
+            new.process_many(events)
+            refusals = []
+
+            def known_to_old():
+                try:
+                    return {result.verdict for result in old.process_many(events)}
+                except LedgerUnavailable:
+                    return None
+                except LedgerRefused as refused:
+                    refusals.append(str(refused))
+
+            wait_until(lambda: known_to_old() == {Verdict.REDELIVERY}, "the old worker to know what the new one did")
+            taken(old, state_of("c", 0))
+            assert new.process(state_of("c", 0)).verdict is Verdict.REDELIVERY
+    assert (len(by_old), len(by_new)) == (2, number)
+    assert len(refusals) == 1
+    assert "begun it anew" in refusals[0]
+    assert "Nothing was acknowledged" in refusals[0]
+
+
 def test_a_newer_layout_is_refused(valkey, url):
     """A ledger that a newer Oncebridge wrote is left alone."""
     with opened(url), valkey.client() as client:

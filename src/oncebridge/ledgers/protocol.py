@@ -175,6 +175,19 @@ class WorksAhead(Protocol):
 
 
 @runtime_checkable
+class MayBecomeAnother(Protocol):
+    """A ledger whose server may come back empty, so that others agree on another secret there.
+
+    Its calls raise `LedgerRefused` then, until it is opened again.
+    """
+
+    @property
+    def is_another(self) -> bool:
+        """Whether it has to be opened again, for the secret that counts now."""
+        ...
+
+
+@runtime_checkable
 class Examines(Protocol):
     """A ledger that can look at its own server. It is open when it is asked."""
 

@@ -9,26 +9,22 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import redis
 
-from oncebridge.errors import LedgerUnavailable
+from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.redis.server import (
     ANSWER_SECONDS,
     ERRORS,
     WAIT_MS,
-    cluster_of,
     in_our_words,
     pool_of,
     translated,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from redis.cluster import ClusterNode
-    from redis.connection import Connection
+    from collections.abc import Callable, Sequence
 
     from oncebridge.clock import Clock
     from oncebridge.ledgers.redis.scripts import Script
@@ -50,6 +46,13 @@ class Call(Protocol):
         ...
 
 
+class Greeting(NamedTuple):
+    """What is said first on every connection, and what looks at the answer and raises if that is wrong."""
+
+    words: Words
+    check: Callable[[Any], None]
+
+
 class Calls(Protocol):
     """How scripts and commands reach the server, or the servers."""
 
@@ -63,6 +66,10 @@ class Calls(Protocol):
 
     def command(self, key: str, *words: Word) -> Any:
         """Run one command where `key` lives."""
+        ...
+
+    def greet_with(self, greeting: Greeting | None) -> None:
+        """Say this first on every connection from now on: the server behind it may have come back empty."""
         ...
 
     def nodes(self) -> list[redis.Redis]:
@@ -89,6 +96,8 @@ class _Answer:
             # A server that was restarted has forgotten it.
             again = self.line.send(("EVAL", self.script.text, *self.words[2:]), None)
             return again.result()
+        if isinstance(self.value, LedgerRefused):
+            raise self.value
         if isinstance(self.value, BaseException):
             raise translated(self.value, self.line.address) from self.value
         return self.value
@@ -97,9 +106,12 @@ class _Answer:
 class Line:
     """One connection, used by one thread: answers come in the order in which calls were sent."""
 
-    def __init__(self, pool: redis.ConnectionPool, address: Address, clock: Clock) -> None:
-        """Connect."""
+    def __init__(
+        self, pool: redis.ConnectionPool, address: Address, clock: Clock, greeting: Callable[[], Greeting | None]
+    ) -> None:
+        """Connect, and greet."""
         self.address = address
+        self._greeting = greeting
         self._polls = threading.current_thread() is threading.main_thread()
         self._pool = pool
         self._clock = clock
@@ -109,6 +121,13 @@ class Line:
         self._unsent: list[bytes] = []
         with in_our_words(address):
             self._connection: Any = pool.get_connection()
+            self._greet()
+
+    def _greet(self) -> None:
+        greeting = self._greeting()
+        if greeting is not None:
+            self._connection.send_command(*greeting.words, check_health=False)
+            greeting.check(self._connection.read_response())
 
     def send(self, words: Words, script: Script | None, *, soon: bool = False) -> _Answer:
         """Send one call, or keep it back until the next one: a server that sleeps is woken up once for both."""
@@ -125,9 +144,10 @@ class Line:
         try:
             if self._cut:
                 self._connection.connect()  # asks the sentinels who is master now, which sending alone does not
+                self._greet()
                 self._cut = False
             self._connection.send_packed_command([b"".join(unsent)], check_health=False)
-        except ERRORS as error:
+        except (*ERRORS, LedgerRefused) as error:
             self.fail(error)
 
     def wait_for_replicas(self) -> _Answer:
@@ -201,11 +221,16 @@ class SingleCalls:
         self._pool = pool_of(address)
         self._local = threading.local()
         self._known: set[str] = set()
+        self._greeting: Greeting | None = None
+
+    def greet_with(self, greeting: Greeting | None) -> None:
+        """Say this first on every connection from now on."""
+        self._greeting = greeting
 
     def _line(self) -> Line:
         line: Line | None = getattr(self._local, "line", None)
         if line is None or self._local.pid != os.getpid():
-            line = Line(self._pool, self._address, self._clock)
+            line = Line(self._pool, self._address, self._clock, lambda: self._greeting)
             self._local.line, self._local.pid = line, os.getpid()
         return line
 
@@ -248,137 +273,14 @@ class _Replicated:
 
     def result(self) -> Any:
         value, have = self._answer.result(), self._replicas.result()
-        _check_replicas(have, self._address)
+        check_replicas(have, self._address)
         return value
 
 
-def _check_replicas(have: int, address: Address) -> None:
+def check_replicas(have: int, address: Address) -> None:
+    """Refuse to believe in a write that too few replicas have."""
     if have < address.wait:
         raise LedgerUnavailable(
             f"{address!r}: {have} of {address.wait} replicas have the write; whether it takes effect is not "
             "known, and it is safe to repeat. Look at the replicas, or lower ?wait="
         )
-
-
-class _Done:
-    """An answer that is there already."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def result(self) -> Any:
-        return self._value
-
-
-class ClusterCalls:
-    """Calls to the masters of a cluster, each script where its shard lives."""
-
-    def __init__(self, address: Address) -> None:
-        """Learn the cluster's slots."""
-        self._address = address
-        with in_our_words(address):
-            self._cluster = cluster_of(address)
-
-    def start(self, script: Script, prefix: str, arguments: Words, *, soon: bool = False) -> Call:  # noqa: ARG002
-        """Run a script and wait for it: shards are worked off side by side in `run` alone."""
-        (value,) = self.run(script, [(prefix, arguments)])
-        return _Done(value)
-
-    def run(self, script: Script, each: Sequence[tuple[str, Words]]) -> list[Any]:
-        """Send to every node what is for its shards, then read all answers; what was redirected goes once more."""
-        with in_our_words(self._address):
-            by_node: dict[ClusterNode, list[int]] = {}
-            for number, (prefix, _) in enumerate(each):
-                by_node.setdefault(self._cluster.get_node_from_key(prefix), []).append(number)
-            values: list[Any] = [None] * len(each)
-            lines = [
-                (self._sent(node, [("EVALSHA", script.sha, 1, each[at][0], *each[at][1]) for at in numbers]), numbers)
-                for node, numbers in by_node.items()
-            ]
-            for line, numbers in lines:
-                for at, value in zip(numbers, line.values(), strict=True):
-                    values[at] = value
-            for value in values:
-                if isinstance(value, LedgerUnavailable):
-                    raise value
-            return [
-                self._again(script, *each[at]) if isinstance(value, BaseException) else value
-                for at, value in enumerate(values)
-            ]
-
-    def _sent(self, node: ClusterNode, calls: Sequence[Words]) -> _NodeLine:
-        line = _NodeLine(self._cluster.get_redis_connection(node).connection_pool, self._address)
-        line.send(calls)
-        return line
-
-    def _again(self, script: Script, prefix: str, arguments: Words) -> Any:
-        """Leave to the client what needs patience: moved slots, a new master, a forgotten script."""
-        value = self._cluster.execute_command("EVAL", script.text, 1, prefix, *arguments)
-        if self._address.wait:
-            raise LedgerUnavailable(f"{self._address!r}: a slot has moved; the call is repeated under its nonce")
-        return value
-
-    def command(self, key: str, *words: Word) -> Any:
-        """Run one command where a key lives; once more if that has changed."""
-        with in_our_words(self._address):
-            (value,) = self._sent(self._cluster.get_node_from_key(key), [words]).values()
-            if isinstance(value, (redis.exceptions.AskError, redis.ConnectionError)):
-                self._cluster.nodes_manager.initialize()
-                (value,) = self._sent(self._cluster.get_node_from_key(key), [words]).values()
-            if isinstance(value, BaseException):
-                raise value
-            return value
-
-    def nodes(self) -> list[redis.Redis]:
-        """Return the masters."""
-        return [self._cluster.get_redis_connection(node) for node in self._cluster.get_primaries()]
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._cluster.close()
-
-
-class _NodeLine:
-    """One connection to one node, for the calls of one run."""
-
-    def __init__(self, pool: redis.ConnectionPool, address: Address) -> None:
-        self._pool, self._address = pool, address
-        self._sent = 0
-        self._connection: Connection | None = None
-        self._error: BaseException | None = None
-
-    def send(self, calls: Sequence[Words]) -> None:
-        self._sent = len(calls)
-        try:
-            self._connection = self._pool.get_connection()
-            for words in calls:
-                self._connection.send_command(*words)
-            if self._address.wait:
-                self._connection.send_command("WAIT", self._address.wait, WAIT_MS)
-        except ERRORS as error:
-            self._error = error
-
-    def values(self) -> list[Any]:
-        """Read the answers; an error stands where its answer would."""
-        connection, values = self._connection, list[Any]()
-        try:
-            if connection is None or self._error is not None:
-                return [self._error] * self._sent
-            try:
-                values = [self._one(connection) for _ in range(self._sent)]
-                if self._address.wait:
-                    _check_replicas(self._one(connection), self._address)
-            except LedgerUnavailable as error:
-                return [error] * self._sent
-            except ERRORS as error:
-                return values + [error] * (self._sent - len(values))
-            return values
-        finally:
-            if connection is not None:
-                self._pool.release(connection)
-
-    def _one(self, connection: Connection) -> Any:
-        try:
-            return connection.read_response()
-        except redis.ResponseError as error:
-            return error

@@ -21,7 +21,8 @@ from oncebridge.ledgers import RETENTION_US
 from oncebridge.ledgers.findings import Finding
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.redis import examine, wire
-from oncebridge.ledgers.redis.calls import Calls, ClusterCalls, SingleCalls
+from oncebridge.ledgers.redis.calls import Calls, Greeting, SingleCalls
+from oncebridge.ledgers.redis.cluster import ClusterCalls
 from oncebridge.ledgers.redis.scripts import script
 from oncebridge.ledgers.redis.server import in_our_words, read_url
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
@@ -72,6 +73,8 @@ class RedisLedger:
         self._calls: Calls | None = None
         self._prefixes: list[str] = []
         self._handlers = {""}
+        #: Whether others have agreed on another secret since this one was opened, on a server that had come back empty.
+        self.is_another = False
 
     def __repr__(self) -> str:
         """Show where it is."""
@@ -96,6 +99,7 @@ class RedisLedger:
     def open(self, secret: bytes | None) -> bytes:
         """Connect, refuse a server that forgets, and agree on the secret and the shards."""
         calls = self._connect()
+        calls.greet_with(None)
         try:
             with in_our_words(self.address):
                 examine.check_at_start(calls.nodes(), self.address)
@@ -107,6 +111,9 @@ class RedisLedger:
             calls.close()
             raise
         self._calls = calls
+        self.is_another = False
+        self._handlers = {""}
+        calls.greet_with(self._greeting(kept))
         return agreed_secret
 
     def _connect(self) -> Calls:
@@ -123,6 +130,20 @@ class RedisLedger:
             words += [name, value]
         (kept,) = calls.run(script("open"), [(self._meta, words)])
         return dict(zip(kept[::2], kept[1::2], strict=True))
+
+    def _greeting(self, kept: dict[bytes, bytes]) -> Greeting:
+        """Make what is said on every connection: what was agreed on, for a server that has come back empty."""
+        words: list[Word] = ["EVAL", script("open").text, 1, self._meta, *chain.from_iterable(kept.items())]
+
+        def check(found: list[bytes]) -> None:
+            if dict(zip(found[::2], found[1::2], strict=True)) != kept:
+                self.is_another = True
+                raise LedgerRefused(
+                    f"{self.address!r} has come back empty, and another worker has begun it anew: events have other "
+                    "keys there now. Nothing was acknowledged; whoever ends by this has to be started again"
+                )
+
+        return Greeting(words, check)
 
     def close(self) -> None:
         """Let go of connections."""
