@@ -282,6 +282,25 @@ def test_workers_from_before_and_after_a_server_came_back_empty_have_the_same_ke
 
 
 @pytest.mark.filterwarnings(f"ignore:.*append-only:{FORGETFUL}")
+def test_events_of_named_handlers_are_found_after_a_server_came_back_empty(forgetful):
+    """What handlers there are is written down again: without their names, their events are not to be found."""
+    asks = [Ask(key=bytes([number]) * 16, handler="desk") for number in range(4)]
+    with opened(forgetful.url) as ledger:
+        assert _granted(ledger, asks[0])
+        come_back_empty(forgetful)
+        for ask in asks[1:]:
+            wait_until(lambda ask=ask: _granted(ledger, ask), "the ledger to be back")
+        assert [[entry.handler for entry in ledger.get(ask.key)] for ask in asks] == [[], ["desk"], ["desk"], ["desk"]]
+
+
+def _granted(ledger, ask):
+    try:
+        return ledger.claim([ask], nonce=secrets.token_bytes(8), lease_us=LEASE_US)[0].verdict is Verdict.FRESH
+    except LedgerUnavailable:
+        return False
+
+
+@pytest.mark.filterwarnings(f"ignore:.*append-only:{FORGETFUL}")
 @pytest.mark.parametrize("number", [1, 120], ids=["one", "many"])
 def test_whoever_comes_late_to_a_server_that_others_have_begun_anew_joins_them(forgetful, number):
     """It is told once, with nothing acknowledged, and makes the keys of the others from then on."""

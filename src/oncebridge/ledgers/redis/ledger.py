@@ -112,7 +112,6 @@ class RedisLedger:
             raise
         self._calls = calls
         self.is_another = False
-        self._handlers = {""}
         calls.greet_with(self._greeting(kept))
         return agreed_secret
 
@@ -136,6 +135,7 @@ class RedisLedger:
         words: list[Word] = ["EVAL", script("open").text, 1, self._meta, *chain.from_iterable(kept.items())]
 
         def check(found: list[bytes]) -> None:
+            self._handlers = {""}  # their names may have been forgotten, too
             if dict(zip(found[::2], found[1::2], strict=True)) != kept:
                 self.is_another = True
                 raise LedgerRefused(
