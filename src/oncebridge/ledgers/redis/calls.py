@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import redis
+from hiredis import pack_command
 
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.redis.server import (
@@ -133,8 +134,7 @@ class Line:
         """Send one call, or keep it back until the next one: a server that sleeps is woken up once for both."""
         answer = _Answer(self, words, script)
         self._awaited.append(answer)
-        packed = self._connection.pack_command(*words)
-        self._unsent.append(packed if isinstance(packed, bytes) else b"".join(packed))
+        self._unsent.append(pack_command(tuple(words)))  # type: ignore[arg-type]  # its stub knows one length
         if not soon:
             self._send_all()
         return answer
@@ -178,9 +178,11 @@ class Line:
         answer.value, answer.arrived = value, True
 
     def _poll(self) -> None:
-        """Look for the answer of a near server without going to sleep."""
+        """Look for the answer of a near server without going to sleep; where that is not done, reading waits."""
+        if not self._polls:
+            return
         asked_us = self._clock.monotonic_us()
-        if self._polls and self._usual_us < NEAR_US:
+        if self._usual_us < NEAR_US:
             while not self._connection.has_answer() and self._clock.monotonic_us() - asked_us < NEAR_US:
                 pass
         else:
