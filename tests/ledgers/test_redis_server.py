@@ -281,6 +281,21 @@ def test_workers_from_before_and_after_a_server_came_back_empty_have_the_same_ke
     assert (len(by_old), len(by_new)) == (2, 1)
 
 
+def test_a_connection_is_asked_once_whether_its_server_is_the_same(valkey, url):
+    """Threads come and go and leave their connections to the next; none of these is a round trip more."""
+    with opened(url) as ledger, valkey.client() as client:
+        asked = []
+        for number in range(5):
+            ask = Ask(key=bytes([number]) * 16)
+            thread = threading.Thread(
+                target=ledger.claim, args=([ask],), kwargs={"nonce": bytes(8), "lease_us": LEASE_US}
+            )
+            thread.start()
+            thread.join()
+            asked.append(client.info("commandstats")["cmdstat_eval"]["calls"])
+    assert asked[1:] == asked[:1] * 4
+
+
 @pytest.mark.filterwarnings(f"ignore:.*append-only:{FORGETFUL}")
 def test_events_of_named_handlers_are_found_after_a_server_came_back_empty(forgetful):
     """What handlers there are is written down again: without their names, their events are not to be found."""

@@ -125,10 +125,12 @@ class Line:
             self._greet()
 
     def _greet(self) -> None:
+        """Say first what is to be said; a connection may come from the pool, and have heard it."""
         greeting = self._greeting()
-        if greeting is not None:
+        if greeting is not None and self._connection.greeted_with is not greeting:
             self._connection.send_command(*greeting.words, check_health=False)
             greeting.check(self._connection.read_response())
+            self._connection.greeted_with = greeting
 
     def send(self, words: Words, script: Script | None, *, soon: bool = False) -> _Answer:
         """Send one call, or keep it back until the next one: a server that sleeps is woken up once for both."""

@@ -122,11 +122,13 @@ def _wrong(what: str) -> ConfigurationError:
     return ConfigurationError(f"ledger: this Redis URL is wrong: {what}")
 
 
-class _Polled:
-    """A connection that can be asked whether its answer has come, for less than the answer itself takes."""
+class _Known:
+    """A connection that knows what was said on it first, and whether its answer has come, for less than that takes."""
 
     _sock: Any
     _poll: Any = None
+    #: Since it was connected.
+    greeted_with: object = None
 
     def has_answer(self) -> bool:
         """Tell whether there is something to read."""
@@ -136,24 +138,24 @@ class _Polled:
         return bool(self._poll.poll(0))
 
     def disconnect(self, *arguments: Any) -> None:
-        """Forget the socket, too."""
-        self._poll = None
+        """Forget all that is known of the other side."""
+        self._poll = self.greeted_with = None
         super().disconnect(*arguments)  # type: ignore[misc]
 
 
-class PlainConnection(_Polled, redis.Connection):
+class PlainConnection(_Known, redis.Connection):
     """A connection without TLS."""
 
 
-class TLSConnection(_Polled, redis.SSLConnection):
+class TLSConnection(_Known, redis.SSLConnection):
     """A connection with TLS."""
 
 
-class WatchedConnection(_Polled, SentinelManagedConnection):
+class WatchedConnection(_Known, SentinelManagedConnection):
     """A connection to whichever master the sentinels name."""
 
 
-class WatchedTLSConnection(_Polled, SentinelManagedSSLConnection):
+class WatchedTLSConnection(_Known, SentinelManagedSSLConnection):
     """The same with TLS."""
 
 
