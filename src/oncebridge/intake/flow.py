@@ -258,10 +258,11 @@ class Flow:
     def _sort(self, tasks: list[Task], answers: list[Answer]) -> Sorted:
         """Look at the answers: what was granted, what must be asked for alone, what is busy. The rest has a result."""
         sorted_ = Sorted([], [], [])
+        now_us = self.clock.now_us() if self._listening else None
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
             if self._listening:
-                self.telemetry.record(move_of("claimed", task, reason_for(answer), now_us=self.clock.now_us()))
+                self.telemetry.record(move_of("claimed", task, reason_for(answer), now_us=now_us))
             if answer.verdict is Verdict.FRESH:
                 (sorted_.apart if answer.wants_alone else sorted_.granted).append(task)
             elif answer.verdict is Verdict.BUSY:

@@ -56,7 +56,7 @@ class Books:
             return {"received": self.received, **columns, "balanced": columns["retrying"] >= 0}
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
+class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One move of one event: a verdict given, a claim settled; or deliveries brought to their results."""
 
     move: str  # claimed, settled, lost; delivered, which is counted but not logged
