@@ -158,6 +158,13 @@ def test_a_sink_is_a_table(tmp_path):
         load_settings()
 
 
+def test_a_list_of_sinks_is_refused_without_what_is_in_it(tmp_path):
+    """Whoever writes [[sinks]] reads how it is written, and no header's value, which may be a secret."""
+    (tmp_path / "oncebridge.toml").write_text(f'[[sinks]]\n{URL}headers = {{ "X-Key" = "hush" }}\n', encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"sinks: expected a table, got a list; write it as \[sinks.NAME\]"):
+        load_settings()
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

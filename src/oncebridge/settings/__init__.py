@@ -173,10 +173,10 @@ def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
         elif name == "serve":
             values |= check(SERVE, check_table(value, file, name), f"{file}: [serve]")
         elif name == "topics":
-            profiles = check_table(value, file, name)
+            profiles = check_table(value, file, name, 'topics."TOPIC"')
             values["profiles"] = tuple(read_profile(topic, fields, file) for topic, fields in profiles.items())
         elif name == "sinks":
-            sinks = check_table(value, file, name)
+            sinks = check_table(value, file, name, "sinks.NAME")
             values["sinks"] = tuple(read_sink(sink, fields, file) for sink, fields in sinks.items())
         elif name == "envelope":
             values["reshape"] = read_envelope(value, file)

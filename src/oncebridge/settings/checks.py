@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from oncebridge.errors import ConfigurationError
+from oncebridge.strict_json import type_name
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -94,8 +95,10 @@ def check_one(known: Mapping[str, Check], name: str, value: Any, where: str, oth
         raise type(error)(f"{where}: {error}") from None
 
 
-def check_table(value: Any, where: str, table: str) -> dict[str, Any]:
-    """Expect a table."""
+def check_table(value: Any, where: str, table: str, written: str | None = None) -> dict[str, Any]:
+    """Expect a table; `written` is how it is, where that is not simply by its name."""
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{where}: {table}: expected a table, got {value!r}; write it as [{table}]")
+        # Texts, and whatever is in a list, may be somebody's secret.
+        got = type_name(value) if isinstance(value, str | list) else repr(value)
+        raise ConfigurationError(f"{where}: {table}: expected a table, got {got}; write it as [{written or table}]")
     return value
