@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 import oncebridge.intake.flow
-from oncebridge import Bridge, LedgerUnavailable, Settings
+from oncebridge import Bridge, LedgerRefused, LedgerUnavailable, Settings
 from oncebridge.claim import Ask, Claim, Status
 from oncebridge.intake.asking import CLAIM_TRIES, Asking, ledger_breaker
 from oncebridge.intake.file import OUTAGE_PATIENCE_US, FileRun
@@ -323,6 +323,28 @@ def test_extend_that_comes_through_closes_it(ledger, clock):
     comes_back(ledger)
     assert keeper.ensure(held, clock.monotonic_us())
     assert breaker.again_in_us == 0
+
+
+@pytest.mark.parametrize("error", [LedgerUnavailable, LedgerRefused])
+def test_claims_are_extended_again_when_the_ledger_is_back(error, ledger, clock):
+    """Neither an outage nor a refusal, such as of a right that somebody takes and gives back, ends the keeper."""
+    ledger.open(None)
+    keeper = Keeper(ledger, ledger_breaker(clock), clock, lease_us=LEASE_S * 1_000_000, handler_timeout_us=900_000_000)
+    ask = Ask(key=b"key")
+    (answer,) = ledger.claim([ask], nonce=b"12345678", lease_us=LEASE_S * 1_000_000)
+    held = Held(Claim(ask, answer.token), clock.monotonic_us())
+    keeper.watch([held])
+
+    def refuse():
+        raise error("not now")
+
+    goes(ledger, act=refuse)
+    keeper.tick()
+    comes_back(ledger)
+    clock.advance(LEASE_S / 2)
+    keeper.tick()
+    keeper.close()
+    assert held.runs_until_us == clock.monotonic_us() + LEASE_S * 1_000_000
 
 
 # --- settles -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oncebridge.errors import LedgerUnavailable
+from oncebridge.errors import LedgerRefused, LedgerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,8 +87,8 @@ class Keeper:
         if due:
             try:
                 self._extend(due)
-            except LedgerUnavailable:
-                return  # the next tick tries again, as long as the leases last
+            except (LedgerUnavailable, LedgerRefused):
+                return  # whoever works hears of it, too; the next tick tries again, as long as the leases last
 
     def _timed_out(self, held: Held, now_us: int) -> bool:
         return held.started_us is not None and now_us - held.started_us > self._handler_timeout_us
