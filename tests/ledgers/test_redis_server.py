@@ -1,8 +1,11 @@
 """What is the Redis ledger's own: places, memory, servers that forget, fail over, restart or are out of reach."""
 
+import gc
 import re
 import secrets
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -279,6 +282,20 @@ def test_workers_from_before_and_after_a_server_came_back_empty_have_the_same_ke
             taken(new, state_of("c", 0))
             assert old.process(state_of("c", 0)).verdict is Verdict.REDELIVERY
     assert (len(by_old), len(by_new)) == (2, 1)
+
+
+def test_a_thread_that_meets_an_outage_first_leaves_no_noise_behind(tmp_path, monkeypatch):
+    """Whoever never had a connection has none to give back: that is no traceback in somebody's log."""
+    noise = []
+    monkeypatch.setattr(sys, "unraisablehook", noise.append)
+    with running_valkey(tmp_path) as server, opened(server.url) as ledger, ThreadPoolExecutor(1) as threads:
+        server.process.kill()
+        call = threads.submit(ledger.claim, [Ask(key=bytes(16))], nonce=bytes(8), lease_us=LEASE_US)
+        with pytest.raises(LedgerUnavailable):
+            call.result()
+        del call
+        gc.collect()
+    assert noise == []
 
 
 def test_a_connection_is_asked_once_whether_its_server_is_the_same(valkey, url):

@@ -120,8 +120,9 @@ class Line:
         self._usual_us = 0
         self._cut = False
         self._unsent: list[bytes] = []
+        self._connection: Any = None
         with in_our_words(address):
-            self._connection: Any = pool.get_connection()
+            self._connection = pool.get_connection()
             self._greet()
 
     def _greet(self) -> None:
@@ -212,7 +213,8 @@ class Line:
         """Give the connection back when its thread has ended: the next one may have it."""
         if self._awaited:
             self.drop()
-        self._pool.release(self._connection)
+        if self._connection is not None:  # there may never have been one
+            self._pool.release(self._connection)
 
 
 class SingleCalls:
