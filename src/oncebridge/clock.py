@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    import threading
+#: For waits that no stop may end: nobody sets it.
+NEVER: Final = threading.Event()
 
 
 class Clock(Protocol):

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Claim, Letter, Outcome, Settlement, Verdict
+from oncebridge.clock import NEVER
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import digest, unreadable_key
 from oncebridge.intake.asking import CLAIM_TRIES, Asking
@@ -37,7 +38,6 @@ REMEMBERED_MAX: Final = 10_000
 NAMES_MAX: Final = 100  # names come from outside, and become labels of metrics
 OTHER_NAMES: Final = "other"
 _BACKOFF: Final = RetryPolicy(base_seconds=0.05, cap_seconds=0.5)
-_NEVER: Final = threading.Event()  # nobody sets it
 _GONE: Final = "its claim is no longer in force: it ran out and was taken over, or has ended; nothing was changed"
 
 
@@ -246,7 +246,7 @@ class Lending:
             except LedgerUnavailable:
                 if attempt == CLAIM_TRIES or flow.breaker.is_open:
                     raise
-                flow.clock.wait(_NEVER, _BACKOFF.delay_seconds(attempt))
+                flow.clock.wait(NEVER, _BACKOFF.delay_seconds(attempt))
                 attempt += 1
 
     # --- telling -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oncebridge.claim import Letter, Outcome, Settlement
+from oncebridge.clock import NEVER
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.retry import RetryPolicy
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Ledger, WorksAhead
 
 _BACKOFF: Final = RetryPolicy(base_seconds=0.05, cap_seconds=1.0)
-_NEVER: Final = threading.Event()  # nobody sets it
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
@@ -173,7 +173,7 @@ class Settling:
                 if left_us <= 0 or self._patience_over:
                     self._patience_over = True
                     raise  # too late: whoever claims next repeats these under the same keys
-                self._clock.wait(_NEVER, min(_BACKOFF.delay_seconds(attempt), left_us / 1_000_000))
+                self._clock.wait(NEVER, min(_BACKOFF.delay_seconds(attempt), left_us / 1_000_000))
                 attempt += 1
 
     def _once(self, settlements: list[Settlement]) -> list[bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from oncebridge.clock import NEVER
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.intake.messages import InFlight, Message, new_message, wait_us
 from oncebridge.intake.sqs_queue import AT_ONCE, QueueTrouble
@@ -30,7 +31,6 @@ LOOK_SECONDS: Final = 0.2
 _LEDGER_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
 _QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, cap_seconds=20.0)
 _DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, cap_seconds=5.0)
-_NEVER: Final = threading.Event()  # nobody sets it
 
 
 class Outage:
@@ -299,7 +299,7 @@ class QueueRun:
             refused += not_ours
             if not messages or _DELETING.is_last(attempt):
                 break
-            self._clock.wait(_NEVER, _DELETING.delay_seconds(attempt))  # a stop does not end that
+            self._clock.wait(NEVER, _DELETING.delay_seconds(attempt))  # a stop does not end that
             attempt += 1
         if messages or refused:
             self._warn(

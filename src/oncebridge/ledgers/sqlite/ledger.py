@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from oncebridge.claim import SETTLED, Call, Outcome, Settlement, Status
-from oncebridge.clock import Clock, SystemClock
+from oncebridge.clock import NEVER, Clock, SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
@@ -44,7 +44,6 @@ _PURGE: Final = f"""
         WHERE changed_us < ? AND letter = 0 AND status IN ({", ".join(f"'{status}'" for status in sorted(SETTLED))})
         LIMIT ?)"""  # noqa: S608 - constants
 
-_NEVER: Final = threading.Event()  # nobody sets it
 _creating: Final = threading.Lock()
 
 
@@ -138,7 +137,7 @@ class SQLiteLedger:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or self._clock.monotonic_us() >= give_up_us:
                     raise
-                self._clock.wait(_NEVER, BUSY_LOOK_S)
+                self._clock.wait(NEVER, BUSY_LOOK_S)
             else:
                 return
 
