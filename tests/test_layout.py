@@ -19,6 +19,7 @@ PACKAGE = "oncebridge"
 ORDER = [
     "errors",
     "clock",
+    "forks",
     "strict_json",
     "event",
     "topics",

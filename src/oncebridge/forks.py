@@ -1,0 +1,66 @@
+"""What a forked child must not share with its parent, and begins anew.
+
+A fork copies the memory of a process but none of its threads, and both sides go on with the same sockets and files. A
+child that used its parent's connection would read answers that are not its own; a lock that another thread held is
+held for ever. So each part that has a connection, a thread or a lock registers here.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Final, Protocol
+
+_parts: Final[dict[int, weakref.ref[AwareOfForks]]] = {}
+#: How many forks lie between this process and the one that first imported this module.
+_generation = 0
+
+
+class AwareOfForks(Protocol):
+    """A part that is told of forks. None of these may raise, or wait for long."""
+
+    def before_fork(self) -> None:
+        """Come to rest: what is held now is held in the child too."""
+        ...
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on in the parent, or begin anew in the child without touching what the parent uses."""
+        ...
+
+
+def register(part: AwareOfForks) -> None:
+    """Tell this part of every fork from now on, for as long as it is in use."""
+    number = id(part)
+    _parts[number] = weakref.ref(part, lambda _: _parts.pop(number, None))
+
+
+def generation() -> int:
+    """Return a number that is another one in a forked child: what began under another began in the parent."""
+    return _generation
+
+
+def _registered() -> list[AwareOfForks]:
+    # A copy in one step: other threads may register while this goes on.
+    return [part for reference in list(_parts.values()) if (part := reference()) is not None]
+
+
+def _before() -> None:
+    # The outer parts first, as they lock: a bridge before its ledger. They were registered last.
+    for part in reversed(_registered()):
+        part.before_fork()
+
+
+def _after_in_parent() -> None:
+    for part in _registered():
+        part.after_fork(in_child=False)
+
+
+def _after_in_child() -> None:
+    global _generation  # noqa: PLW0603 - a process has one
+    _generation += 1
+    for part in _registered():
+        part.after_fork(in_child=True)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
