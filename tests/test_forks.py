@@ -16,9 +16,11 @@ class Part:
         forks.register(self)
 
     def before_fork(self) -> None:
+        """Write it down."""
         self.told.append(f"{self.name} before")
 
     def after_fork(self, *, in_child: bool) -> None:
+        """Write down where."""
         self.told.append(f"{self.name} after in {'child' if in_child else 'parent'}")
 
 
@@ -44,7 +46,7 @@ def from_child():
 
 
 def test_both_sides_of_a_fork_are_told(from_child):
-    """A part is told before the fork, and after it on each side which side that is; the outer part comes to rest first."""
+    """A part is told before the fork, the outer one first, and after it on which side it is."""
     told: list[str] = []
     inner, outer = Part("inner", told), Part("outer", told)
     in_child = from_child(lambda: ",".join(told))
