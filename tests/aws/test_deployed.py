@@ -135,6 +135,12 @@ def test_an_event_that_is_put_twice_takes_effect_once(amazon, receiver, stack):
     wait_until(lambda: waiting(amazon, stack.outputs["QueueUrl"]) == 0, "the queue to be empty")
 
 
+def test_the_queues_admit_the_rule_before_it_is_there(stack):
+    """The deployment makes both policies before the rule, which is enabled at once."""
+    made = stack.made
+    assert max(map(made.index, ("QueuePolicy", "UndeliveredQueuePolicy", "Function"))) < made.index("Rule")
+
+
 def test_states_come_by_the_rights_that_the_role_gives(amazon, stack):
     """States need transactions and checks on the ledger, and the role allows all of these."""
     ear = Ear(stack)

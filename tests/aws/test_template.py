@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+from fnmatch import fnmatchcase
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from oncebridge.retry import RetryPolicy
 from oncebridge.sinks import letters
 from oncebridge.telemetry import Move
 from oncebridge.telemetry.emf import EmbeddedMetrics
+from servers.formation import Formation, needed_for
 from servers.stack import ROOT, TEMPLATE, read_template
 
 TEXT = TEMPLATE.read_text(encoding="utf-8")
@@ -119,11 +121,12 @@ RIGHTS = {
         {f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete", "ConditionCheck")},
         arn("Table"),
     ),
-    "SendDeadLettersToTheQueue": ({"sqs:SendMessage"}, arn("DeadLetters")),
+    "SendDeadLettersToTheQueue": ({"sqs:SendMessage", "sqs:GetQueueAttributes"}, arn("DeadLetters")),
     "SendDeadLettersToTheBus": ({"events:PutEvents"}, {"Ref": "DeadLetterBusArn"}),
+    "LookForTheBus": ({"events:DescribeEventBus"}, {"Ref": "DeadLetterBusArn"}),
     "ReadSecretsOfSinks": ({"secretsmanager:GetSecretValue"}, {"Ref": "SecretArns"}),
     "PutEventsOnBuses": ({"events:PutEvents", "events:DescribeEventBus"}, {"Ref": "SinkBusArns"}),
-    "SendEventsToQueues": ({"sqs:SendMessage"}, {"Ref": "SinkQueueArns"}),
+    "SendEventsToQueues": ({"sqs:SendMessage", "sqs:GetQueueAttributes"}, {"Ref": "SinkQueueArns"}),
     "BeInTheVpc": (
         {
             "ec2:CreateNetworkInterface",
@@ -149,6 +152,7 @@ CONDITIONAL = {
     "KeepTheLedger": "OnDynamoDB",
     "SendDeadLettersToTheQueue": "SendsToQueue",
     "SendDeadLettersToTheBus": "SendsToBus",
+    "LookForTheBus": "SendsToBus",
     "ReadSecretsOfSinks": "ReadsSecrets",
     "PutEventsOnBuses": "PutsOnBuses",
     "SendEventsToQueues": "SendsToQueues",
@@ -202,10 +206,21 @@ def test_queues_let_the_rule_send_and_nobody_else(queue):
     (statement,) = allowed
     assert statement["Principal"] == {"Service": "events.amazonaws.com"}
     assert (statement["Action"], statement["Resource"]) == ("sqs:SendMessage", arn(queue))
-    assert statement["Condition"] == {
-        "ArnEquals": {"aws:SourceArn": arn("Rule")},
-        "StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}},
-    }
+    condition = Formation(READ).value(statement["Condition"])
+    assert set(condition) == {"ArnLike", "StringEquals"}
+    assert condition["StringEquals"] == {"aws:SourceAccount": "123456789012"}
+    admitted = condition["ArnLike"]["aws:SourceArn"]
+
+    def admits(source):
+        return any(fnmatchcase(source, pattern) for pattern in admitted)
+
+    here = "arn:aws:events:eu-central-1:123456789012:rule/"
+    assert admits(f"{here}aws.partner/genesys.com/cloud/org/suffix/stack")  # a partner bus has slashes in its name
+    assert admits(f"{here}stack")  # on the default bus
+    for other in (f"{here}bus/another", f"{here}another", f"{here}bus/xstack", f"{here}xstack"):
+        assert not admits(other)
+    for place in ("eu-central-1:999999999999", "us-east-1:123456789012"):
+        assert not admits(f"arn:aws:events:{place}:rule/bus/stack")
 
 
 # --- what the ledger really calls -------------------------------------------------------------------------------------
@@ -289,6 +304,14 @@ def test_the_rule_tries_for_as_long_as_it_can():
     assert target["DeadLetterConfig"] == {"Arn": arn("UndeliveredQueue")}
 
 
+def test_the_rule_is_made_when_its_queues_admit_it():
+    """EventBridge does not try again where a right is missing: the policies come before the rule, and go after it."""
+    before = needed_for(RESOURCES, "Rule")
+    assert {"QueuePolicy", "UndeliveredQueuePolicy", "Queue", "UndeliveredQueue", "Function"} <= before
+    for name in before:
+        assert "Rule" not in needed_for(RESOURCES, name)
+
+
 @pytest.mark.parametrize("prefixes", [["v2."], ["v2.users.", "v2.detail.events.conversation.{id}.acw"]], ids=str)
 def test_the_rule_takes_topics_by_their_beginnings(prefixes):
     """However many prefixes are given, the pattern that they make is JSON with one entry for each."""
@@ -318,19 +341,38 @@ def test_queues_keep_for_as_long_as_they_can(queue):
     assert QUEUES[queue]["SqsManagedSseEnabled"] is True
 
 
-def test_a_message_is_hidden_for_six_times_as_long_as_it_may_take():
-    """For every timeout that can be chosen the queue waits six times as long, as AWS asks."""
-    assert QUEUES["Queue"]["VisibilityTimeout"] == {"Fn::FindInMap": ["Visibility", {"Ref": "Timeout"}, "Seconds"]}
-    chosen = {str(seconds): 6 * seconds for seconds in READ["Parameters"]["Timeout"]["AllowedValues"]}
-    assert {timeout: row["Seconds"] for timeout, row in READ["Mappings"]["Visibility"].items()} == chosen
-    assert FUNCTION["Timeout"] == {"Ref": "Timeout"}
+#: Every timeout that can be chosen, without batches that are waited for, and with the shortest and longest wait.
+TIMES = [
+    pytest.param(timeout, batching, id=f"{timeout} s, batches of {batching} s")
+    for timeout in READ["Parameters"]["Timeout"]["AllowedValues"]
+    for batching in (0, 1, READ["Parameters"]["BatchingSeconds"]["MaxValue"])
+]
 
 
-def test_the_ledger_gives_up_before_the_queue_does():
-    """An event becomes a dead letter with its reason, long before its message would be put aside without one."""
-    redrive = QUEUES["Queue"]["RedrivePolicy"]
+@pytest.mark.parametrize(("timeout", "batching"), TIMES)
+def test_a_message_is_hidden_for_six_times_as_long_as_it_may_take(timeout, batching):
+    """The queue waits for six times the function's timeout, and for as long as a batch is collected, as AWS asks."""
+    chosen = Formation(READ, Timeout=timeout, BatchingSeconds=batching)
+    assert chosen.properties("Function")["Timeout"] == timeout
+    mapping = chosen.properties("Function")["Events"]["Queue"]["Properties"]
+    assert mapping["MaximumBatchingWindowInSeconds"] == batching
+    assert chosen.properties("Queue")["VisibilityTimeout"] >= 6 * timeout + batching
+
+
+@pytest.mark.parametrize(("timeout", "batching"), TIMES)
+def test_the_ledger_gives_up_first_then_the_queue_then_the_time(timeout, batching):
+    """A message has far more receives than attempts, and reaches the leftover queue with a week left to be read there.
+
+    SQS counts a message's time from when it was first sent, in the leftover queue too.
+    """
+    queue = Formation(READ, Timeout=timeout, BatchingSeconds=batching).properties("Queue")
+    redrive = queue["RedrivePolicy"]
     assert redrive["maxReceiveCount"] > 2 * RetryPolicy().attempts
+    assert redrive["maxReceiveCount"] <= 1000  # the most that SQS takes
     assert redrive["deadLetterTargetArn"] == arn("LeftoverQueue")
+    week = 7 * DAY_SECONDS
+    assert redrive["maxReceiveCount"] * queue["VisibilityTimeout"] <= week
+    assert QUEUES["LeftoverQueue"]["MessageRetentionPeriod"] >= 2 * week
 
 
 def test_one_event_that_fails_comes_again_alone():
@@ -400,8 +442,8 @@ def test_strangers_are_kept_out_behind_the_queue_too():
 
 
 def dimensions(alarm):
-    """Return the dimensions of an alarm as a dictionary."""
-    return {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
+    """Return the dimensions of an alarm as a dictionary, on a bus that is not the default one."""
+    return {one["Name"]: one["Value"] for one in Formation(READ).value(alarm["Dimensions"])}
 
 
 @pytest.fixture
@@ -444,13 +486,20 @@ FROM_AWS = {
     "ThrottlesAlarm": ("Throttles", {"FunctionName": {"Ref": "Function"}}),
     "FailedInvocationsAlarm": (
         "FailedInvocations",
-        {"EventBusName": {"Ref": "EventBusName"}, "RuleName": {"Ref": "AWS::StackName"}},
+        {"EventBusName": "EventBusName", "RuleName": "stack"},
     ),
     "LostInvocationsAlarm": (
         "InvocationsFailedToBeSentToDlq",
-        {"EventBusName": {"Ref": "EventBusName"}, "RuleName": {"Ref": "AWS::StackName"}},
+        {"EventBusName": "EventBusName", "RuleName": "stack"},
     ),
 }
+
+
+def test_on_the_default_bus_metrics_of_rules_have_no_bus():
+    """EventBridge names the bus of a rule in its metrics, except the default bus."""
+    for name in ("FailedInvocationsAlarm", "LostInvocationsAlarm"):
+        alarm = Formation(READ, EventBusName="default").properties(name)
+        assert alarm["Dimensions"] == [{"Name": "RuleName", "Value": "stack"}]
 
 
 def test_alarms_look_at_what_aws_tells():

@@ -120,6 +120,13 @@ class Stack:
         events = self._formation.describe_stack_events(StackName=self.name)["StackEvents"]
         return [f"{one['LogicalResourceId']}: {one.get('ResourceStatusReason')}" for one in events]
 
+    @property
+    def made(self) -> list[str]:
+        """What was made, in that order."""
+        events = self._formation.describe_stack_events(StackName=self.name)["StackEvents"]
+        done = [one for one in reversed(events) if one["ResourceStatus"] == "CREATE_COMPLETE"]
+        return [str(one["LogicalResourceId"]) for one in done]
+
     def log(self) -> list[str]:
         """Return every line that the function has written."""
         group = f"/aws/lambda/{self.name}"
