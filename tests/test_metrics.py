@@ -23,7 +23,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly_parsed
 from prometheus_client.parser import text_string_to_metric_families
 
-from oncebridge import Bridge, ConfigurationError, NotAcknowledged, PermanentError, Settings
+from oncebridge import Bridge, ConfigurationError, LedgerUnavailable, NotAcknowledged, PermanentError, Settings
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.errors import MissingExtra
 from oncebridge.settings import load_settings
@@ -48,6 +48,7 @@ from payloads import (
     raw,
     routing_status,
 )
+from servers.process import free_port
 
 LATER_MS = 20_000  # the events reach the bridge so long after they happened
 HANDLER_MS = 30
@@ -652,6 +653,7 @@ def test_an_invocation_writes_its_metrics(bridge, capsys):
     assert plain == [
         {
             "Function": FUNCTION, "DeadLetters": 0, "Conflicts": 0, "Retrying": 0, "LostClaims": 0,
+            "OldestUnfinished": 0.0,
             "HandlerTime": [0.0, 0.0], "EventAge": [age, age],
         },
         {
@@ -683,6 +685,7 @@ def test_dimensions_are_as_documented(mixed_up, capsys):
         ("Conflicts", "Count", by_function),
         ("Retrying", "Count", by_function),
         ("LostClaims", "Count", by_function),
+        ("OldestUnfinished", "Seconds", by_function),
         ("HandlerTime", "Milliseconds", by_function),
         ("EventAge", "Seconds", by_function),
     }
@@ -712,6 +715,54 @@ def test_an_invocation_that_fails_writes_its_metrics(capsys):
     written = documents_in(capsys.readouterr().out)
     assert kept_by(written, "Retrying", "Function") == {(FUNCTION,): 1}
     bridge.close()
+
+
+def sent(invocation, *ages_s):
+    """Say of each message of an invocation how long it has been in the queue."""
+    for record, age_s in zip(invocation["Records"], ages_s, strict=True):
+        record["attributes"] = {"SentTimestamp": str(TIME_MS + LATER_MS - age_s * 1000)}
+    return invocation
+
+
+def test_the_oldest_message_that_is_handed_back_is_told(capsys):
+    """How long the oldest unfinished message has waited is written, and 0 once everything is done."""
+    clock = ManualClock((TIME_MS + LATER_MS) * 1000)
+    bridge = Bridge("memory://", clock=clock)
+    failing_ones = {"call-1", "call-2"}
+
+    @bridge.on("*")
+    def handle(event):
+        if event.conversation_id in failing_ones:
+            raise OSError
+
+    invocation = sent(messages(*wrapups(3)), 90_000, 60, 7_200)
+    assert len(bridge.lambda_handler(invocation, context())["batchItemFailures"]) == 2
+    assert kept_by(documents_in(capsys.readouterr().out), "OldestUnfinished", "Function") == {(FUNCTION,): 7_200}
+    clock.advance(3_600)
+    failing_ones.clear()
+    assert not bridge.lambda_handler(invocation, context())["batchItemFailures"]
+    assert kept_by(documents_in(capsys.readouterr().out), "OldestUnfinished", "Function") == {(FUNCTION,): 0}
+    bridge.close()
+
+
+def test_the_oldest_message_is_told_while_the_ledger_is_out_of_reach(capsys):
+    """Where nothing could even be asked, the oldest of all messages is what waits."""
+    bridge = Bridge(f"redis://127.0.0.1:{free_port()}/0", clock=ManualClock((TIME_MS + LATER_MS) * 1000))
+    bridge.on("*")(lambda event: None)
+    with pytest.raises(LedgerUnavailable):
+        bridge.lambda_handler(sent(messages(*wrapups(2)), 86_400, 30), context())
+    assert kept_by(documents_in(capsys.readouterr().out), "OldestUnfinished", "Function") == {(FUNCTION,): 86_400}
+    bridge.close()
+
+
+@pytest.mark.parametrize("said", [None, "", "soon", "-1", "9" * 20, 5, {}], ids=repr)
+def test_a_message_that_does_not_say_when_it_was_sent(bridge, capsys, said):
+    """What is no time is no age, and fails nothing."""
+    bridge.on("*", name="down")(failing(OSError()))
+    invocation = messages(*wrapups(1))
+    invocation["Records"][0]["attributes"] = {"SentTimestamp": said}
+    assert bridge.lambda_handler(invocation, context())["batchItemFailures"] == [{"itemIdentifier": "m-0"}]
+    assert kept_by(documents_in(capsys.readouterr().out), "OldestUnfinished", "Function") == {(FUNCTION,): 0}
 
 
 def test_an_invocation_without_deliveries_writes_nothing(bridge, capsys):

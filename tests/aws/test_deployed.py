@@ -85,7 +85,7 @@ def metrics(stack):
                 by = tuple(document[name] for name in dimensions)
                 for metric in directive["Metrics"]:
                     value = document[metric["Name"]]
-                    sums[metric["Name"], *by] += value if isinstance(value, int) else len(value)
+                    sums[metric["Name"], *by] += len(value) if isinstance(value, list) else value
     return sums
 
 

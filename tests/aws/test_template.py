@@ -448,10 +448,12 @@ def dimensions(alarm):
 
 @pytest.fixture
 def written(capsys):
-    """Return what the function writes of an invocation with a dead letter and a conflict, by metric and dimensions."""
+    """Return what the function writes of an invocation with one of everything, by metric and dimensions."""
     observer = EmbeddedMetrics(namespace=settings.Settings().metrics_namespace, function="f", clock=SystemClock())
-    for verdict in (Verdict.DEAD, Verdict.CONFLICT):
-        observer(Move(move="delivered", key="k", topic="v2.x", verdict=verdict, column=verdict.value))
+    for verdict, column in ((Verdict.DEAD, "dead"), (Verdict.CONFLICT, "conflict"), (Verdict.BUSY, "retrying")):
+        observer(Move(move="delivered", key="k", topic="v2.x", verdict=verdict, column=column))
+    observer(Move(move="lost", key="k", topic="v2.x"))
+    observer(Move(move="handed_back", key="", topic="", age_ms=1000))
     observer.flush()
     found = {}
     for document in map(json.loads, capsys.readouterr().out.splitlines()):
@@ -481,6 +483,7 @@ FROM_AWS = {
         "ApproximateNumberOfMessagesVisible",
         {"QueueName": {"Fn::GetAtt": ["UndeliveredQueue", "QueueName"]}},
     ),
+    "SilenceAlarm": ("NumberOfMessagesSent", {"QueueName": {"Fn::GetAtt": ["Queue", "QueueName"]}}),
     "OldestMessageAlarm": ("ApproximateAgeOfOldestMessage", {"QueueName": {"Fn::GetAtt": ["Queue", "QueueName"]}}),
     "ErrorsAlarm": ("Errors", {"FunctionName": {"Ref": "Function"}}),
     "ThrottlesAlarm": ("Throttles", {"FunctionName": {"Ref": "Function"}}),
@@ -508,14 +511,55 @@ def test_alarms_look_at_what_aws_tells():
     assert {name: (alarm["MetricName"], dimensions(alarm)) for name, alarm in from_aws.items()} == FROM_AWS
 
 
-@pytest.mark.parametrize("name", ALARMS)
-def test_alarms_go_off_at_the_first_and_tell_somebody(name):
-    """One is too many but for age; silence is no alarm; whoever is named is told."""
-    alarm = ALARMS[name]
-    assert (alarm["ComparisonOperator"], alarm["EvaluationPeriods"]) == ("GreaterThanThreshold", 1)
-    assert alarm["Threshold"] == ({"Ref": "OldestMessageSeconds"} if name == "OldestMessageAlarm" else 0)
+#: Alarms that do not go off at the first: above what value, and for how many periods.
+LATER = {
+    "OldestMessageAlarm": (900, 1),
+    "UnfinishedAlarm": (900, 1),
+    "RetryingAlarm": (0, 3),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in ALARMS if name != "SilenceAlarm"])
+def test_alarms_go_off_at_the_first(name):
+    """One is too many, but for age and retries; that nothing is told is no alarm."""
+    alarm = Formation(READ).properties(name)
+    assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
+    assert (alarm["Threshold"], alarm["EvaluationPeriods"]) == LATER.get(name, (0, 1))
     assert alarm["TreatMissingData"] == "notBreaching"
-    assert alarm["AlarmActions"]["Fn::If"][:2] == ["TellsSomebody", [{"Ref": "AlarmTopicArn"}]]
+    assert alarm["Statistic"] == ("Maximum" if alarm["MetricName"].startswith(("Oldest", "Approximate")) else "Sum")
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_alarms_tell_somebody(name):
+    """Whoever is named is told, and nobody else."""
+    assert "AlarmActions" not in Formation(READ).properties(name)
+    topic = "arn:aws:sns:eu-central-1:123456789012:on-call"
+    assert Formation(READ, AlarmTopicArn=topic).properties(name)["AlarmActions"] == [topic]
+
+
+@pytest.mark.parametrize(("timeout", "batching"), TIMES)
+@pytest.mark.parametrize("name", ["UnfinishedAlarm", "RetryingAlarm"])
+def test_an_alarm_on_retries_looks_for_as_long_as_a_message_is_hidden(name, timeout, batching):
+    """A message that fails is told of once in every period, so the alarm stays on until it is done."""
+    chosen = Formation(READ, Timeout=timeout, BatchingSeconds=batching)
+    alarm = chosen.properties(name)
+    assert alarm["Period"] > chosen.properties("Queue")["VisibilityTimeout"]
+    assert alarm["Period"] % 60 == 0
+    assert alarm["Period"] * alarm["EvaluationPeriods"] <= DAY_SECONDS  # CloudWatch takes no more
+
+
+def test_silence_is_heard():
+    """No event for a day is an alarm, also where the queue tells nothing; it can be shorter, or switched off."""
+    alarm = Formation(READ).properties("SilenceAlarm")
+    assert (alarm["ComparisonOperator"], alarm["Threshold"], alarm["Statistic"]) == ("LessThanThreshold", 1, "Sum")
+    assert alarm["TreatMissingData"] == "breaching"
+    assert (
+        alarm["Period"] * alarm["EvaluationPeriods"]
+        == DAY_SECONDS
+        == 60 * READ["Parameters"]["SilenceMinutes"]["MaxValue"]
+    )
+    assert Formation(READ, SilenceMinutes=30).properties("SilenceAlarm")["EvaluationPeriods"] == 30
+    assert "SilenceAlarm" not in Formation(READ, SilenceMinutes=0).resources
 
 
 # --- what is written about it -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from oncebridge.intake.answers import Run, books_of, why_again
 from oncebridge.intake.http_request import answer_request, is_request
 from oncebridge.intake.invocation import ATTEMPTS, Record, Told, recognise, waves
 from oncebridge.intake.terms import Terms
+from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,12 @@ def answer(
     if is_request(event):
         return answer_request(run, event, Terms(until_us=until_us), api_keys=api_keys, telemetry=telemetry)
     invocation = recognise(event)
-    ended = _work_off(run, invocation.records, Terms(until_us=until_us, attempts=ATTEMPTS[invocation.told]))
+    unfinished = invocation.records  # all of them, if the ledger is out of reach
+    try:
+        ended = _work_off(run, invocation.records, Terms(until_us=until_us, attempts=ATTEMPTS[invocation.told]))
+        unfinished = [one.record for one in ended if not one.acknowledged]
+    finally:
+        _tell_oldest(unfinished, clock, telemetry)
     match invocation.told:
         case Told.BY_NAME:
             failed = dict.fromkeys(one.record.id for one in ended if not one.acknowledged)
@@ -63,6 +69,14 @@ def answer(
             if not all(one.acknowledged for one in ended):
                 raise NotAcknowledged(why_again(results))
             return books_of([result.column for result in results])
+
+
+def _tell_oldest(records: list[Record], clock: Clock, telemetry: Telemetry) -> None:
+    """Tell how long the oldest of these has waited: SQS itself leaves out what it has handed out three times."""
+    sent_ms = [record.sent_ms for record in records if record.sent_ms is not None]
+    if sent_ms:
+        age_ms = max(0, clock.now_us() // 1000 - min(sent_ms))
+        telemetry.observe(Move(move="handed_back", key="", topic="", age_ms=age_ms))
 
 
 def _until_us(context: Any, clock: Clock) -> int | None:

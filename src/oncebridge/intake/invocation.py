@@ -6,6 +6,7 @@ records are named only where every one of a batch can be. Wherever that is not s
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     #: Records of one group keep their order; None: in any order.
     group: str | None = None
+    #: When its queue or stream got it, where that is said.
+    sent_ms: int | None = None
     #: What Firehose wants to have back.
     data: Any = None
 
@@ -40,6 +43,10 @@ class Invocation(msgspec.Struct, frozen=True):
 
     told: Told
     records: list[Record]
+
+
+_MILLISECONDS: Final = re.compile(r"[0-9]{1,15}")
+_SECONDS_MAX: Final = 10**12
 
 
 def recognise(event: Any) -> Invocation:
@@ -76,6 +83,7 @@ def _whole(event: Any) -> Invocation:
 class _Label(NamedTuple):
     id: str
     group: str | None
+    sent_ms: int | None
 
 
 def _batch(records: list[Any]) -> Invocation:
@@ -86,7 +94,7 @@ def _batch(records: list[Any]) -> Invocation:
             return Invocation(
                 Told.BY_NAME,
                 [
-                    Record(raws=unwrap_parsed(record), id=label.id, group=label.group)
+                    Record(raws=unwrap_parsed(record), id=label.id, group=label.group, sent_ms=label.sent_ms)
                     for record, label in zip(records, named, strict=True)
                 ],
             )
@@ -98,21 +106,29 @@ def _message_label(record: dict[str, Any]) -> _Label | None:
     if not _comes_from(record, "aws:sqs", without=("body",)):
         return None
     queue, attributes = record.get("eventSourceARN"), record.get("attributes")
+    said = attributes if isinstance(attributes, dict) else {}
+    sent = _text(said.get("SentTimestamp"))
+    sent_ms = int(sent) if _MILLISECONDS.fullmatch(sent) else None
     # Fair queues have groups too, but no order.
     if not isinstance(queue, str) or not queue.endswith(".fifo"):
-        return _Label(_text(record.get("messageId")), None)
-    group = attributes.get("MessageGroupId") if isinstance(attributes, dict) else None
-    return _Label(_text(record.get("messageId")), _text(group))
+        return _Label(_text(record.get("messageId")), None, sent_ms)
+    return _Label(_text(record.get("messageId")), _text(said.get("MessageGroupId")), sent_ms)
 
 
 def _stream_label(record: dict[str, Any]) -> _Label | None:
     """Label a record of Kinesis: a stream's own trigger knows it by its sequence number, a pipe by its event id."""
     inner = record.get("kinesis")
     if isinstance(inner, dict) and _comes_from(record, "aws:kinesis"):
-        return _Label(_text(inner.get("sequenceNumber")), _text(inner.get("partitionKey")))
+        return _Label(_text(inner.get("sequenceNumber")), _text(inner.get("partitionKey")), _arrival_ms(inner))
     if _comes_from(record, "aws:kinesis", without=("data", "sequenceNumber", "partitionKey")):
-        return _Label(_text(record.get("eventID")), _text(record.get("partitionKey")))
+        return _Label(_text(record.get("eventID")), _text(record.get("partitionKey")), _arrival_ms(record))
     return None
+
+
+def _arrival_ms(record: dict[str, Any]) -> int | None:
+    """Return when a stream got a record, which Kinesis says in seconds."""
+    seconds = record.get("approximateArrivalTimestamp")
+    return int(seconds * 1000) if isinstance(seconds, int | float) and 0 < seconds < _SECONDS_MAX else None
 
 
 def _comes_from(record: dict[str, Any], origin: str, *, without: tuple[str, ...] = ()) -> bool:

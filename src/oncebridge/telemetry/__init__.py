@@ -59,7 +59,7 @@ class Books:
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One move of one event: a verdict given, a claim settled; or deliveries brought to their results."""
 
-    move: str  # claimed, settled, lost; delivered, which is counted but not logged
+    move: str  # claimed, settled, lost; delivered and handed_back, which are counted but not logged
     key: str
     topic: str
     handler: str = ""
@@ -68,7 +68,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempt: int = 1
     reason: str = ""
     duration_ms: float | None = None
-    #: How old the event was when it was asked for, by its own time and this machine's clock.
+    #: How old the event was when it was asked for, by its own time and this machine's clock; of what is handed back,
+    #: how long the oldest of it has waited.
     age_ms: int | None = None
     #: Of deliveries: the column of the books that they belong to, and how many there are that are alike.
     column: str = ""

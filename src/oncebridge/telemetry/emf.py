@@ -32,7 +32,7 @@ VALUES_MAX: Final = 100  # of one metric in one document, by the format
 
 #: Written whenever anything is, noughts too: an alarm then has something to look at.
 _COLUMNS: Final = {"DeadLetters": "dead", "Conflicts": "conflict", "Retrying": "retrying"}
-_UNITS: Final = {"HandlerTime": "Milliseconds", "EventAge": "Seconds"}
+_UNITS: Final = {"HandlerTime": "Milliseconds", "EventAge": "Seconds", "OldestUnfinished": "Seconds"}
 #: By which dimensions each metric is kept; all others by function alone.
 _DIMENSIONS: Final[dict[str, Dimensions]] = {
     "Deliveries": (("Function",), ("Function", "Verdict"), ("Function", "Topic")),
@@ -50,16 +50,24 @@ class EmbeddedMetrics:
         self._function = function
         self._clock = clock
         self._counts = Counts(Topics(known, others=0), each=True)
+        self._oldest_ms: int | None = None
         self._writing = threading.Lock()
 
     def __call__(self, move: Move) -> None:
         """Count one move."""
-        self._counts(move)
+        if move.move != "handed_back":
+            self._counts(move)
+        elif move.age_ms is not None:
+            with self._writing:
+                self._oldest_ms = max(self._oldest_ms or 0, move.age_ms)
 
     def flush(self) -> None:
         """Write what was counted since the last time; nothing if there was nothing. Never fails an invocation."""
+        with self._writing:
+            oldest_ms, self._oldest_ms = self._oldest_ms, None
         made = documents(
             self._counts.take(),
+            oldest_ms,
             namespace=self._namespace,
             function=self._function,
             timestamp_ms=self._clock.now_us() // 1000,
@@ -75,13 +83,15 @@ class EmbeddedMetrics:
             logger.exception("metrics could not be written to standard output; the events are not affected")
 
 
-def documents(totals: Totals, *, namespace: str, function: str, timestamp_ms: int) -> list[dict[str, Any]]:
+def documents(
+    totals: Totals, oldest_ms: int | None = None, *, namespace: str, function: str, timestamp_ms: int
+) -> list[dict[str, Any]]:
     """Write totals as documents: one of the whole, more of it for many values, and one per topic, verdict and outcome.
 
     No number stands in two of them, so whoever adds up log lines gets what CloudWatch gets.
     """
     made: list[dict[str, Any]] = []
-    for properties, metrics in [*_whole(totals), *_groups(totals)]:
+    for properties, metrics in [*_whole(totals, oldest_ms), *_groups(totals)]:
         directives = [
             {
                 "Namespace": namespace,
@@ -95,15 +105,16 @@ def documents(totals: Totals, *, namespace: str, function: str, timestamp_ms: in
     return made
 
 
-def _whole(totals: Totals) -> Iterator[Content]:
-    """Yield what is kept by function alone; nothing if nothing was counted."""
-    if not totals:
+def _whole(totals: Totals, oldest_ms: int | None) -> Iterator[Content]:
+    """Yield what is kept by function alone; nothing if nothing was counted, and nothing handed back."""
+    if not totals and oldest_ms is None:
         return
     columns: Counter[str] = Counter()
     for (_, _, column, _), number in totals.counts["deliveries"].items():
         columns[column] += number
     metrics: dict[str, Any] = {name: columns[column] for name, column in _COLUMNS.items()}
     metrics["LostClaims"] = sum(totals.counts["lost_claims"].values())
+    metrics["OldestUnfinished"] = (oldest_ms or 0) / 1000
     handler_ms = [round(seconds * 1000, 3) for seconds in _values(totals, "handler_seconds")]
     ages = [round(seconds, 3) for seconds in _values(totals, "event_age_seconds")]
     for some_ms, some_ages in zip_longest(_pieces(handler_ms), _pieces(ages)):
