@@ -20,6 +20,7 @@ ORDER = [
     "errors",
     "clock",
     "forks",
+    "discreet",
     "strict_json",
     "event",
     "topics",

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from oncebridge.discreet import Discreet
 from oncebridge.identity import Moment
 
 AHEAD_US_MAX: Final = 10 * 60 * 1_000_000  # a stamp further ahead of the ledger's clock is not believed
@@ -110,8 +111,10 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     attempt: int = 1
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Letter(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is kept of a dead letter. `reason` is free of personal data; `detail` may not be."""
+
+    shown = ("reason",)
 
     raw: bytes
     reason: str
@@ -203,10 +206,8 @@ def within_window(one: Moment, other: Moment, window_ns: int) -> bool:
     """Tell whether all times of two moments lie within the echo window."""
     if not (one.echoes and other.echoes and one.times) or len(one.times) != len(other.times):
         return False
-    return all(
-        a == b or (a is not None and b is not None and abs(a - b) <= window_ns)
-        for a, b in zip(one.times, other.times, strict=True)
-    )
+    pairs = zip(one.times, other.times, strict=True)
+    return all(a == b or (a is not None and b is not None and abs(a - b) <= window_ns) for a, b in pairs)
 
 
 def is_echo(ask: Ask, entity: Entity) -> bool:

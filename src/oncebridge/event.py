@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from oncebridge.discreet import Discreet
 from oncebridge.errors import Unreadable
 from oncebridge.strict_json import as_bytes, read_json, type_name
 
@@ -29,8 +30,10 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     replay_name: str | None = None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Event(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What Genesys says happened. Identity fills in `key` and `entity`, the claim `attempt` and `token`."""
+
+    shown = ("key", "topic", "time_ms", "attempt", "token")
 
     #: The topic template, such as `v2.users.{id}.presence`.
     topic: str

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
+from oncebridge.discreet import Discreet
 from oncebridge.errors import ConfigurationError
 from oncebridge.topics import is_part, pattern_pieces, topic_pattern
 
@@ -46,8 +47,10 @@ class SendsMany(Protocol):
         ...
 
 
-class LetterCopy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LetterCopy(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A dead letter on its way to a queue or a bus: what is in the ledger already, for somebody else to see."""
+
+    shown = ("key", "topic", "handler", "reason")
 
     key: str
     topic: str

@@ -354,14 +354,16 @@ class Flow:
         return self._work.run(handler, self._event_for(task, claim), claim, attempts)
 
     def _event_for(self, task: Task, claim: Claim) -> Event:
-        """Return the event as its handler gets it, with the claim's token and attempt."""
+        """Return the event as its handler gets it: its body unchanged, with the claim's token and attempt."""
         assert task.event is not None
-        event = task.event
-        if claim.attempt == 1 and not event.token and not task.ask.redrive:
+        event, given = task.event, task.body_was_given
+        task.body_was_given = True
+        if not given and claim.attempt == 1 and not task.ask.redrive:
             force_setattr(event, "token", claim.token)  # nobody has seen it yet
-        else:
-            event = replace(event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
-        return event
+            return event
+        if given:
+            event = self.reader.with_own_body(event)
+        return replace(event, key=key_text(task.ask.key), token=claim.token, attempt=claim.attempt)
 
     def _report(self, finished: Finished, ok: bool) -> None:
         """Note what became of a task, once its claim is settled."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from oncebridge.discreet import Discreet
 from oncebridge.intake.unwrap import firehose_data, is_event, is_firehose, unwrap_parsed
 
 
@@ -24,8 +25,10 @@ class Told(Enum):
     BY_RECORD = "a result for each record"
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     """One record, and the deliveries in it: acknowledged together or not at all."""
+
+    shown = ("id",)
 
     raws: list[Any]
     #: By which it is named in the answer.

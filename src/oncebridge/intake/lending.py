@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Claim, Letter, Outcome, Settlement, Verdict
 from oncebridge.clock import NEVER
+from oncebridge.discreet import Discreet
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import digest, unreadable_key
 from oncebridge.intake.asking import CLAIM_TRIES, Asking
@@ -57,8 +58,10 @@ class LentClaim(msgspec.Struct, frozen=True, kw_only=True):
         return self.claim.ask.key, self.claim.ask.handler, self.claim.token
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class Ending(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     """How a handler outside says that it ended."""
+
+    shown = ("outcome", "again_in_us")
 
     outcome: Outcome
     #: None: as the retry policy says.

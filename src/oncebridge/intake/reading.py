@@ -42,8 +42,14 @@ class Reader:
             return Delivery(tasks=[read])
         ask, event = read
         tasks = [
-            Task(ask=self._for_handler(ask, handler.name), raw=event.raw, event=event, handler=handler)
-            for handler in self._handlers.of(event.topic, event.topic_name)
+            Task(
+                ask=self._for_handler(ask, handler.name),
+                raw=event.raw,
+                event=event,
+                handler=handler,
+                body_was_given=n > 0,  # to the first one: all of them have the same event
+            )
+            for n, handler in enumerate(self._handlers.of(event.topic, event.topic_name))
         ]
         return Delivery(tasks=tasks, unhandled=None if tasks else unhandled(event))
 
@@ -54,6 +60,11 @@ class Reader:
             return read
         ask, event = read
         return Task(ask=self._for_handler(ask, name), raw=event.raw, event=event)
+
+    def with_own_body(self, event: Event) -> Event:
+        """Return an event with a body that no handler has seen: read again, which takes no longer than a copy."""
+        again = parse(event.raw, self._reshape)
+        return replace(event, body=again.body, exact=again.exact)
 
     def has_handler(self, event: Event, name: str) -> bool:
         """Tell whether one of ours takes this event under this name."""

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from oncebridge.discreet import Discreet
 from oncebridge.errors import ConfigurationError
 from oncebridge.sinks.amazon import queue_client, require_boto3
 
@@ -107,8 +108,10 @@ def understood(error: Exception, url: str) -> QueueTrouble:
 # --- calls -------------------------------------------------------------------------------------------
 
 
-class Received(msgspec.Struct, frozen=True, gc=False):
+class Received(Discreet, msgspec.Struct, frozen=True, gc=False):
     """One message as SQS hands it out."""
+
+    shown = ("id",)
 
     id: str
     receipt: str

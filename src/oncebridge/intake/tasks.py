@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Ask, Claim, Outcome, Status, Verdict
+from oncebridge.discreet import Discreet
 from oncebridge.event import Event
 from oncebridge.handlers import Handler, LetterCopy
 from oncebridge.identity import key_text
@@ -18,8 +19,10 @@ from oncebridge.telemetry import Move
 At: TypeAlias = bytes | tuple[bytes, str]
 
 
-class Task(msgspec.Struct, eq=False, kw_only=True, gc=False):
+class Task(Discreet, msgspec.Struct, eq=False, kw_only=True, gc=False):
     """One event on its way to one handler, or a delivery on its way to the dead letters."""
+
+    shown = ("ask", "bury", "answer", "result")
 
     ask: Ask
     raw: bytes
@@ -27,6 +30,8 @@ class Task(msgspec.Struct, eq=False, kw_only=True, gc=False):
     #: Instead of an event: a copy of a dead letter.
     copy: LetterCopy | None = None
     handler: Handler | None = None
+    #: Whether another call of a handler may have changed the event's body.
+    body_was_given: bool = False
     #: Why it is kept as a dead letter without a handler, and the verdict to report then.
     bury: str | None = None
     reported: Verdict | None = None

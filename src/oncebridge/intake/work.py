@@ -12,6 +12,7 @@ import msgspec
 
 from oncebridge.breaker import Open
 from oncebridge.claim import Claim, Outcome
+from oncebridge.discreet import Discreet
 from oncebridge.errors import (
     ClaimLost,
     ConfigurationError,
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a message hidden
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Ended(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a handler ended. `reason` is free of personal data; `detail` is for whoever asks to see it."""
+
+    shown = ("outcome", "reason", "again_in_us", "settled", "lost")
 
     outcome: Outcome
     reason: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkabl
 import msgspec
 
 from oncebridge.claim import Status
+from oncebridge.discreet import Discreet
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.findings import Finding
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     """What a ledger knows of one event for one handler, or of an entity's newest state, for people to read."""
+
+    shown = ("key", "handler", "status", "topic", "time_ms", "attempts", "reason")
 
     key: bytes
     handler: str = ""

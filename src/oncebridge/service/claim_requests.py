@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from oncebridge.claim import Outcome
+from oncebridge.discreet import Discreet
 from oncebridge.intake.unwrap import unwrap
 from oncebridge.intake.work import AGAIN_SECONDS_MAX
 from oncebridge.settings import TOP
@@ -32,8 +33,10 @@ class Wrong(Exception):
     """A request is wrong; the words are for its client."""
 
 
-class ClaimRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClaimRequest(Discreet, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ask for one event."""
+
+    shown = ("handler", "lease_seconds")
 
     event: msgspec.Raw
     handler: str | None = None
@@ -47,8 +50,10 @@ class ExtendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_seconds: float | None = None
 
 
-class SettleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SettleRequest(Discreet, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """End a claim."""
+
+    shown = ("outcome", "again_in_seconds")
 
     claim: str
     outcome: Literal["done", "retry", "release", "dead"]

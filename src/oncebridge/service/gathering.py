@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oncebridge.claim import Verdict
+from oncebridge.discreet import Discreet
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.intake.http_reply import OUTAGE, Reply, come_again, reply_for
 from oncebridge.intake.sqs import Outage
@@ -50,19 +51,21 @@ _BUSY: Final = Verdict.BUSY  # looking it up takes longer than comparing
 UNEXPECTED: Final = come_again("something went wrong that should not have; the log says more")
 
 
-class Bundle(msgspec.Struct, eq=False):
+class Bundle(Discreet, msgspec.Struct, eq=False):
     """What one request brings, and what is known of it."""
+
+    shown = ("size", "results")
 
     reply: asyncio.Future[Reply]
     #: When it is answered at the latest, whatever becomes of it.
     deadline: Deadline
     #: What it brings, once that was read: the deliveries, and how many bytes of the door's they hold.
-    raws: list[bytes] = []
+    raws: list[bytes] = msgspec.field(default_factory=list)
     size: int = 0
     #: By the loop's clock: until then what is busy is asked for again.
     busy_until: float = 0.0
     #: One for each delivery, once it was worked off for the first time.
-    results: list[Result] = []
+    results: list[Result] = msgspec.field(default_factory=list)
     #: Which deliveries are to be worked off.
     todo: Sequence[int] = ()
 

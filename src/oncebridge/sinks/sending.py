@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.breaker import Open
+from oncebridge.discreet import Discreet
 from oncebridge.errors import PermanentError, RetryLater, SaysWhy
 from oncebridge.sinks.amazon import DENIED, code_of, status_of
 
@@ -160,8 +161,10 @@ def trouble_with(place: str, code: str, status: int | None = None, *, answered: 
 # --- entries and calls -------------------------------------------------------------------------------
 
 
-class Failure(msgspec.Struct, frozen=True, gc=False):
+class Failure(Discreet, msgspec.Struct, frozen=True, gc=False):
     """Why Amazon did not take an entry: its code, and its own words, which may quote the event."""
+
+    shown = ("code",)
 
     code: str
     words: str = ""
@@ -170,8 +173,10 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 NO_ANSWER: Final = Failure("nothing for it")
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Entry(Discreet, msgspec.Struct, frozen=True, gc=False):
     """One event as Amazon takes it, and its bytes as Amazon counts them."""
+
+    shown = ("size",)
 
     content: dict[str, Any]
     size: int

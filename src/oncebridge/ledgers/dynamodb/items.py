@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.claim import Entity, Record, Status
+from oncebridge.discreet import Discreet
 from oncebridge.identity import Moment
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ _encode = msgspec.json.Encoder().encode
 _RECORD_DEFAULTS: Final = {"nonce": b"", "lease_until_us": 0, "alone": False, "again_us": 0}
 
 
-class Write(msgspec.Struct, frozen=True):
+class Write(Discreet, msgspec.Struct, frozen=True):
     """One conditional write: `Put`, `Update`, `Delete` or `ConditionCheck`, with its arguments."""
+
+    shown = ("kind",)
 
     kind: str
     arguments: dict[str, Any]
@@ -97,8 +100,10 @@ def _unwrap(kind: str, value: Any) -> Any:
 # --- what is stored ----------------------------------------------------------------------------------
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(Discreet, msgspec.Struct, frozen=True):
     """An item as it was seen: what it says, and the revision that a write on top of it is conditional on."""
+
+    shown = ("expired",)
 
     said: dict[str, Any]
     #: Whether it has outlived the retention. DynamoDB may keep it for days more: it counts as forgotten.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.claim import Letter
+from oncebridge.discreet import Discreet
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.ledgers.dynamodb.items import LETTER, Item, Stored, part_key, wrapped
 
@@ -28,8 +29,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Letter).decode
 
 
-class Written(msgspec.Struct, frozen=True):
+class Written(Discreet, msgspec.Struct, frozen=True):
     """A letter whose further parts are stored, but which no event names yet."""
+
+    shown = ("letter", "parts", "reason")
 
     key: bytes
     letter: str

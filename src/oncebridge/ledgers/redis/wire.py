@@ -14,6 +14,7 @@ from zlib import crc32
 import msgspec
 
 from oncebridge.claim import Answer, Outcome, Status, Verdict
+from oncebridge.discreet import Discreet
 from oncebridge.ledgers import DAY_MS
 from oncebridge.ledgers.protocol import Entry
 
@@ -62,8 +63,10 @@ class About(msgspec.Struct, frozen=True, array_like=True):
     key: bytes | None = None
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
+class Kept(Discreet, msgspec.Struct, frozen=True, array_like=True):
     """What a dead letter holds."""
+
+    shown = ("reason",)
 
     reason: str
     raw: bytes

@@ -1,0 +1,17 @@
+"""Records that hold what a payload says, and do not show it: a repr ends up in logs, tracebacks and error trackers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class Discreet:
+    """For records: the repr shows the fields that they name here, and no others."""
+
+    __slots__ = ()
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        """Show what may be shown."""
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
+        return f"{type(self).__name__}({fields})"
