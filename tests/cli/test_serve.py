@@ -322,6 +322,21 @@ def test_a_worker_that_is_killed_is_started_again(serve, cli, facts, wait_until)
     assert ran.one["redelivery"] >= 1
 
 
+def test_a_service_outlives_every_kill_of_its_workers(serve, cli, facts, marks, wait_until):
+    """A worker that is killed as soon as it is up is started again, each time a little later; the service stays."""
+    service = serve("--handler", "hooks:note")
+    events = facts(4)
+    for event in events:
+        wait_until(lambda event=event: service.post(event).status == 200, "requests are answered")
+        for worker in service.workers():
+            os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: service.post(events).status == 200, "requests are answered again")
+    assert "started again in 0.25 s" in service.started.said
+    ran = service.stop()
+    assert ran.code == 0
+    assert cli.effects() == dict.fromkeys(marks(events), 1)
+
+
 def test_workers_end_when_their_parent_is_killed(serve, wait_until):
     """Nobody would end them otherwise, and they would go on answering at the port."""
     service = serve("--workers", "2")

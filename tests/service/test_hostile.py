@@ -5,7 +5,8 @@ import os
 import re
 import socket
 import sys
-from contextlib import closing
+import threading
+from contextlib import closing, suppress
 
 import pytest
 
@@ -73,9 +74,14 @@ class Server:
         """Where it says that it is found."""
         return re.search(r"http://127\.0\.0\.1:(\d+)", self.log.read_text())
 
+    @property
+    def port(self):
+        """The port that it is found at."""
+        return int(self._address[1])
+
     def connect(self):
         """Open a connection that is patient."""
-        return socket.create_connection(("127.0.0.1", int(self._address[1])), timeout=PATIENCE_SECONDS)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def talk(self, *parts):
         """Send parts, and return all that is answered until the connection is closed by the service."""
@@ -265,3 +271,92 @@ def test_a_sender_that_goes_away_has_brought_its_event(server):
     wait_until(lambda: str(TIME_MS + number) in server.effects, "it to take effect")
     wait_until(lambda: b'"redelivery":1' in server.talk(request(text(number).encode())), "it to be a duplicate")
     assert server.effects.count(str(TIME_MS + number)) == 1
+
+
+# --- connections ----------------------------------------------------------------------------------------------
+
+#: More than the service takes at a time.
+MANY = 1100
+#: Answered to anybody, and large.
+LARGE = b"GET /openapi.json HTTP/1.1\r\nHost: test\r\n\r\n"
+HEALTH = request(b"", key=None, method="GET", path="/health")
+
+
+class Crowd:
+    """Connections that go on sending and never read."""
+
+    def __init__(self, server, number, sent):
+        """Open them, without waiting for any."""
+        self.alive = [socket.socket() for _ in range(number)]
+        self._all = list(self.alive)
+        self._sent = sent
+        self._over = threading.Event()
+        for connection in self.alive:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setblocking(False)
+            with suppress(BlockingIOError):
+                connection.connect(("127.0.0.1", server.port))
+        self._thread = threading.Thread(target=self._keep_sending)
+
+    def __enter__(self):
+        """Begin to send."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        """Go away."""
+        self._over.set()
+        self._thread.join()
+        for connection in self._all:
+            connection.close()
+
+    def _keep_sending(self):
+        while not self._over.wait(0.05):
+            self.alive = [connection for connection in self.alive if self._goes_on(connection)]
+
+    def _goes_on(self, connection):
+        """Send as much as goes; tell whether the service has left the connection open."""
+        try:
+            connection.send(self._sent)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def answers(server, address):
+    """Tell whether a client of this address is answered."""
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS, (address, 0)) as connection:
+        connection.sendall(HEALTH)
+        return rest_of(connection).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("sent", [LARGE * 20, HEALTH.replace(b"close", b"keep-alive") * 200, b"G"])
+def test_connections_that_read_nothing_keep_nobody_out(server, sent):
+    """Others are answered, at the same address too, and answers that nobody takes are not kept for ever."""
+    with Crowd(server, MANY, sent) as crowd:
+        wait_until(lambda: answers(server, "127.0.0.2"), "another address is answered", 10)
+        wait_until(lambda: answers(server, "127.0.0.1"), "the same address is answered", 10)
+        wait_until(lambda: not crowd.alive, "all of them are closed")
+
+
+def test_a_client_that_takes_its_answers_is_left_alone(server):
+    """However long it goes on: only what is not taken has a deadline."""
+    with server.connect() as connection, connection.makefile("rb") as answered:
+        for _ in range(40):
+            connection.sendall(LARGE)
+            length = next(int(line[15:]) for line in answered if line.lower().startswith(b"content-length:"))
+            while answered.readline() != b"\r\n":
+                pass
+            assert len(answered.read(length)) == length
+            threading.Event().wait(0.05)
+
+
+@pytest.mark.parametrize("path", ["/claims/", "/metrics/", "/events/", "/health/", "//metrics", "/claims/settle/"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_nobody_is_sent_elsewhere(server, method, path):
+    """A path with a slash too many is not there; a redirect would ask for no key, and name http:// behind a proxy."""
+    answered = server.talk(request(b"", key=None, method=method, path=path))
+    assert status(answered) == 404
+    assert b"location:" not in answered.lower()

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+from types import SimpleNamespace
 
 import granian
 import pytest
@@ -106,6 +107,7 @@ def test_the_server_is_told_what_settings_say(monkeypatch, tmp_path):
 
     def server(_, **options):
         told.update(options)
+        return SimpleNamespace()
 
     monkeypatch.setattr(granian, "Granian", server)
     place = take_place("127.0.0.1", 0)
@@ -115,7 +117,7 @@ def test_the_server_is_told_what_settings_say(monkeypatch, tmp_path):
     assert (told["address"], told["port"], told["workers"]) == ("127.0.0.1", place.port, 3)
     assert (told["interface"], told["http"], told["websockets"]) == ("asgi", "1", False)
     assert told["http1_settings"].header_read_timeout == 1500
-    assert told["respawn_failed_workers"] is True
+    assert told["backpressure"] == 342
     assert 2.5 < told["workers_kill_timeout"] < 10
     assert told["log_level"] == "warning"
     assert not told.get("log_access")

@@ -28,6 +28,7 @@ from oncebridge.cli.wiring import (
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
 from oncebridge.ledgers import scheme_of
 from oncebridge.service.application import make_application
+from oncebridge.service.connections import ConnectionGuard
 from oncebridge.service.metrics import BEFORE, NEWEST, WorkerMetrics, books_of, read_snapshots
 from oncebridge.service.workers import End, Place, Worker, Workers, address_of, is_loopback, take_place
 from oncebridge.settings import DEFAULT_LEDGER, Settings, load_settings
@@ -75,9 +76,9 @@ def serve(
         _say_beforehand(bridge)
         reached = _look_at_ledger(bridge)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="oncebridge-serve-")))
-        plan = replace(plan, folder=folder, said=reached)
+        plan = replace(plan, folder=folder, port=place.port, said=reached)
         service = Workers(plan, place, bridge.settings.serve, folder=folder, log=LOG)
-        end = service.run(on_ready=partial(_say_ready, bridge, place, handler), on_stop=_say_stopping)
+        end = service.run(on_ready=partial(_say_ready, bridge, place, handler), on_stop=_say_stopping, on_death=say)
         _report(folder, json=json)
     if end is End.GAVE_UP:
         say_error("the workers ended again as soon as they were started; what they said is above")
@@ -94,6 +95,7 @@ class Plan(msgspec.Struct, frozen=True):
     handler: str | None
     log_level: int
     folder: Path = Path()
+    port: int = 0
     #: Whether what the ledger warns of has been said already.
     said: bool = False
 
@@ -113,7 +115,8 @@ class Plan(msgspec.Struct, frozen=True):
         try:
             bridge = self.make_bridge()
             metrics = WorkerMetrics(bridge, self.folder)
-            return Worker(make_application(bridge, metrics=metrics.exposition), metrics)
+            guard = ConnectionGuard(self.port, bridge.settings.serve, bridge.telemetry.warn)
+            return Worker(make_application(bridge, metrics=metrics.exposition), metrics, guard)
         except OncebridgeError as error:
             say_error(str(error))
             sys.exit(EXIT_GAVE_UP)

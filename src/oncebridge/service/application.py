@@ -106,7 +106,7 @@ def _others(bridge: Bridge, door: Door, gathering: Gathering, metrics: Callable[
         text = await asyncio.to_thread(metrics)
         return _response(Reply(HTTPStatus.OK.value, {"Content-Type": METRICS_TYPE}, text))
 
-    return Starlette(
+    application = Starlette(
         routes=[
             Route("/health", health),
             Route("/metrics", measured),
@@ -115,6 +115,9 @@ def _others(bridge: Bridge, door: Door, gathering: Gathering, metrics: Callable[
         ],
         exception_handlers={404: _not_there, 405: _not_so, Exception: _failed},
     )
+    # A path with a slash too many is none of ours; a redirect would name http:// behind a proxy, and ask for no key.
+    application.router.redirect_slashes = False
+    return application
 
 
 def _health(gathering: Gathering) -> Reply:

@@ -9,15 +9,18 @@ import os
 import signal
 import socket
 import threading
+from collections import Counter
 from enum import Enum
 from math import ceil
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, MissingExtra
-from oncebridge.service.metrics import NEWEST, read_snapshots
+from oncebridge.service.connections import Limits, room_for
+from oncebridge.service.metrics import BEFORE, NEWEST, read_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -26,12 +29,15 @@ if TYPE_CHECKING:
     from granian.server.common import AbstractServer
 
     from oncebridge.service.door import Application, Receive, Scope, Send
-    from oncebridge.service.metrics import WorkerMetrics
     from oncebridge.settings.serve import ServeSettings
 
 #: How much longer than a request a worker may take to end; then it is killed.
 END_SECONDS: Final = 2
 LOOK_SECONDS: Final = 0.05  # how often the start is looked after
+STARTS: Final = 3  # of workers that all die before one is up: then something is wrong with the settings
+QUICK_SECONDS: Final = 30.0  # a worker that lives longer is started again at once
+BACK_OFF_SECONDS: Final = 0.25
+BACK_OFF_SECONDS_MAX: Final = 5.0
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -98,13 +104,23 @@ def _bound(address: str, port: int, *, shared: bool = False) -> socket.socket:
 # --- in the process of a worker --------------------------------------------------------------------------------
 
 
+class Part(Protocol):
+    """What begins and ends with a worker."""
+
+    def start(self) -> None:
+        """Begin, before requests are let in."""
+
+    def close(self) -> None:
+        """End, when the last request was answered."""
+
+
 class Worker:
     """The application in one worker, with what begins and ends with the process."""
 
-    def __init__(self, application: Application, metrics: WorkerMetrics) -> None:
-        """Take what answers requests, and what counts."""
+    def __init__(self, application: Application, *parts: Part) -> None:
+        """Take what answers requests, and the parts that begin and end with the process."""
         self._application = application
-        self._metrics = metrics
+        self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; begin and end."""
@@ -116,9 +132,11 @@ class Worker:
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def tell(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "lifespan.startup.complete":
-                await asyncio.to_thread(self._metrics.start)
+                for part in self._parts:
+                    await asyncio.to_thread(part.start)
             elif message["type"] == "lifespan.shutdown.complete":
-                await asyncio.to_thread(self._metrics.close)
+                for part in reversed(self._parts):
+                    await asyncio.to_thread(part.close)
             await send(message)
 
         _leave_interrupts_to_parent()
@@ -153,6 +171,30 @@ class End(Enum):
     GAVE_UP = "gave up"
 
 
+class Restarts:
+    """When a worker that died is started again: pure."""
+
+    def __init__(self) -> None:
+        """Begin with a service that has not been up yet."""
+        self._never_up = 0
+        self._quick: Counter[int] = Counter()
+
+    def delay(self, number: int, *, lived_seconds: float, has_been_up: bool) -> float | None:
+        """Return how long to wait before this worker is started again; None to give up.
+
+        A service that has been up never gives up: a worker that was killed, by the system for its memory or by an
+        operator, says nothing of the settings. One that never came up does.
+        """
+        if not has_been_up:
+            self._never_up += 1
+            return None if self._never_up >= STARTS else 0.0
+        if lived_seconds >= QUICK_SECONDS:
+            self._quick[number] = 0
+        died = self._quick[number]
+        self._quick[number] += 1
+        return min(BACK_OFF_SECONDS * 2 ** (died - 1), BACK_OFF_SECONDS_MAX) if died else 0.0
+
+
 class Workers:
     """Starts worker processes, starts those again that die, and ends all when told to."""
 
@@ -171,12 +213,17 @@ class Workers:
         self._settings = settings
         self._folder = folder
         self._server = _server(place, settings, log)
+        # Its own gives up when a worker is killed twice within seconds.
+        self._server._serve_loop = self._keep_running  # type: ignore[method-assign]  # noqa: SLF001
+        self._restarts = Restarts()
+        self._clock = SystemClock()
         #: Those that asked for the end.
         self.signals: list[int] = []
         self._over = threading.Event()
 
-    def run(self, *, on_ready: Callable[[], None], on_stop: Callable[[], None]) -> End:
+    def run(self, *, on_ready: Callable[[], None], on_stop: Callable[[], None], on_death: Callable[[str], None]) -> End:
         """Run until told to stop: SIGTERM and Ctrl-C let running requests finish, a second one does not."""
+        self._on_death = on_death
 
         def stop(number: int, _: object) -> None:
             self.signals.append(number)
@@ -209,6 +256,41 @@ class Workers:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return End.FORCED if len(self.signals) > 1 else End.ORDERLY
+
+    def _keep_running(self, *spawn: Any) -> None:
+        """Start workers again that died, until the end is asked for or there is no point; as the server's own would."""
+        server, due = self._server, dict[int, float]()
+        while not server.interrupt_signal:
+            server.main_loop_interrupt.wait(None if not due else max(0.0, min(due.values()) - self._now()))
+            server.main_loop_interrupt.clear()
+            died, server.interrupt_children[:] = list(server.interrupt_children), []
+            for number in died:
+                delay = self._look_at_death(number)
+                if delay is None:
+                    server.interrupt_children.append(number)  # by this it knows that the end is not in order
+                    return
+                due[number] = self._now() + delay
+            ready = [number for number, at in due.items() if at <= self._now()]
+            if ready and not server.interrupt_signal:
+                server._respawn_workers(ready, *spawn)  # noqa: SLF001
+            for number in ready:
+                del due[number]
+
+    def _now(self) -> float:
+        """Return the time in seconds, by the clock that the server looks at too."""
+        return self._clock.monotonic_us() / 1_000_000
+
+    def _look_at_death(self, number: int) -> float | None:
+        """Decide when a worker is started again, and tell it; None to give up."""
+        worker = self._server.wrks[number]
+        has_been_up = any(read_snapshots(self._folder, NEWEST, BEFORE))
+        lived_seconds = self._now() - worker.birth
+        delay = self._restarts.delay(number, lived_seconds=lived_seconds, has_been_up=has_been_up)
+        code = worker.inner.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        then = "" if delay is None else f"; started again in {delay:g} s" if delay else "; started again"
+        self._on_death(f"worker {number + 1} {how}{then}")
+        return delay
 
     def _stop(self, on_stop: Callable[[], None]) -> None:
         self._server.signal_handler_interrupt()  # type: ignore[no-untyped-call]
@@ -246,8 +328,8 @@ def _server(place: Place, settings: ServeSettings, log: dict[str, Any]) -> Abstr
         http=HTTPModes.http1,
         http1_settings=HTTP1Settings(header_read_timeout=int(settings.read_within_seconds * 1000)),
         websockets=False,
+        backpressure=room_for(Limits.of(settings).total),
         log_level=LogLevels.warning,
         log_dictconfig=log,
-        respawn_failed_workers=True,
         workers_kill_timeout=ceil(settings.answer_within_seconds) + END_SECONDS,
     )
