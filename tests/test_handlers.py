@@ -362,11 +362,14 @@ def test_torn_event_reaches_both_its_handlers(make_bridge):
 
 
 def test_no_handler(make_bridge, ledger):
-    """An event that no handler takes is processed, says so, and is not remembered."""
+    """An event that no handler takes is unhandled: acknowledged, not remembered, and not called processed."""
     bridge = make_bridge()
     bridge.on(ACW)(ignore)
     result = bridge.process(envelope(PRESENCE))
-    assert (result.verdict, result.outcome, result.reason, result.column) == ("fresh", None, "no handler", "processed")
+    assert (result.verdict, result.outcome, result.column, result.acknowledged) == (
+        "unhandled", None, "unhandled", True,
+    )  # fmt: skip
+    assert "no handler takes its topic" in result.reason
     assert ledger.counts() == {}
     handler = failing()
     bridge.on(PRESENCE)(handler)
@@ -1268,6 +1271,7 @@ def test_books_balance(make_bridge):
         "stale": 1,
         "conflict": 1,
         "dead": 2,
+        "unhandled": 0,
         "retrying": 1,
     }
     assert books == {"received": 10, **columns, "balanced": True}

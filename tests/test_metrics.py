@@ -93,7 +93,7 @@ class Otel:
 class Watched:
     """A bridge whose handler takes a while, watched in all three ways."""
 
-    def __init__(self, handler=None, *, name="crm", **settings):
+    def __init__(self, handler=None, *, name="crm", topics=("*",), **settings):
         """Make the bridge; events of the handler that raise fail."""
         self.clock = ManualClock((TIME_MS + LATER_MS) * 1000)
         self.prometheus = Prometheus()
@@ -104,7 +104,9 @@ class Watched:
             "memory://", clock=self.clock, telemetry=Telemetry(observers), settings=Settings(**settings)
         )
         self._handler = handler
-        self.bridge.on("*", name=name)(self._handle)
+        take = self._handle
+        for topic in topics:
+            self.bridge.on(topic, name=name)(take)
 
     def _handle(self, event):
         self.clock.advance(HANDLER_MS / 1000)
@@ -203,6 +205,7 @@ def mixed():
         audit, routing_status("IDLE", TIME_MS), *wrapups(2),  # processed, processed, retrying, dead
         audit, audit, envelope(AUDITS, id="again"), envelope(AUDITS, {"action": "Delete"}), b"{",
         routing_status("IDLE", TIME_MS + 100, id="echo"), routing_status("OFF_QUEUE", TIME_MS - 100, id="stale"),
+        envelope(PRESENCE),  # which no handler takes
     ]  # fmt: skip
 
 
@@ -214,7 +217,7 @@ def wrapups(number):
 @pytest.fixture
 def mixed_up():
     """Return a bridge that has worked off some of everything."""
-    watched = Watched(failing(None, None, OSError(), PermanentError()))
+    watched = Watched(failing(None, None, OSError(), PermanentError()), topics=(AUDITS, ROUTING_STATUS, ACW))
     watched.process(*mixed())
     return watched
 
@@ -230,7 +233,7 @@ def labels(**values):
 def test_every_way_out_agrees_with_the_books(mixed_up, capsys):
     """Each delivery is counted once, in its column of the books, by Prometheus and OpenTelemetry as by the books."""
     books = mixed_up.bridge.books.as_dict()
-    assert [books[column] for column in COLUMNS] == [2, 2, 1, 1, 1, 1, 2, 1]
+    assert [books[column] for column in COLUMNS] == [2, 2, 1, 1, 1, 1, 2, 1, 1]
     by_column = {"Prometheus": Counter(), "OpenTelemetry": Counter()}
     for key, value in mixed_up.samples("oncebridge_deliveries_total").items():
         by_column["Prometheus"][dict(key)["column"]] += value
@@ -239,7 +242,10 @@ def test_every_way_out_agrees_with_the_books(mixed_up, capsys):
     for columns in by_column.values():
         assert columns == {column: books[column] for column in COLUMNS}
     written = mixed_up.written(capsys)
-    in_cloudwatch = {"DeadLetters": "dead", "Conflicts": "conflict", "Retrying": "retrying", "Deliveries": "received"}
+    in_cloudwatch = {
+        "DeadLetters": "dead", "Conflicts": "conflict", "Unhandled": "unhandled", "Retrying": "retrying",
+        "Deliveries": "received",
+    }  # fmt: skip
     for metric, column in in_cloudwatch.items():
         assert kept_by(written, metric, "Function") == {(FUNCTION,): books[column]}
 
@@ -257,6 +263,7 @@ def test_deliveries_by_verdict_outcome_and_topic(mixed_up):
         ("dead", "dead", "dead", OTHER): 1,
         ("echo", "", "echo", ROUTING_STATUS): 1,
         ("stale", "", "stale", ROUTING_STATUS): 1,
+        ("unhandled", "", "unhandled", PRESENCE): 1,
     }
     names = ("verdict", "outcome", "column", "topic")
     counted = {frozenset(zip(names, values, strict=True)): number for values, number in expected.items()}
@@ -652,7 +659,7 @@ def test_an_invocation_writes_its_metrics(bridge, capsys):
     age = LATER_MS / 1000
     assert plain == [
         {
-            "Function": FUNCTION, "DeadLetters": 0, "Conflicts": 0, "Retrying": 0, "LostClaims": 0,
+            "Function": FUNCTION, "DeadLetters": 0, "Conflicts": 0, "Unhandled": 0, "Retrying": 0, "LostClaims": 0,
             "OldestUnfinished": 0.0,
             "HandlerTime": [0.0, 0.0], "EventAge": [age, age],
         },
@@ -683,6 +690,7 @@ def test_dimensions_are_as_documented(mixed_up, capsys):
         ("Settled", "Count", (("Function", "Outcome"),)),
         ("DeadLetters", "Count", by_function),
         ("Conflicts", "Count", by_function),
+        ("Unhandled", "Count", by_function),
         ("Retrying", "Count", by_function),
         ("LostClaims", "Count", by_function),
         ("OldestUnfinished", "Seconds", by_function),
@@ -696,11 +704,11 @@ def test_cloudwatch_by_verdict_topic_and_outcome(mixed_up, capsys):
     written = mixed_up.written(capsys)
     by_verdict = kept_by(written, "Deliveries", "Function", "Verdict")
     assert {verdict: number for (_, verdict), number in by_verdict.items()} == {
-        "fresh": 4, "redelivery": 2, "republish": 1, "conflict": 1, "dead": 1, "echo": 1, "stale": 1,
+        "fresh": 4, "redelivery": 2, "republish": 1, "conflict": 1, "dead": 1, "echo": 1, "stale": 1, "unhandled": 1,
     }  # fmt: skip
     by_topic = kept_by(written, "Deliveries", "Function", "Topic")
     assert {topic: number for (_, topic), number in by_topic.items()} == {
-        AUDITS: 5, ROUTING_STATUS: 3, DETAILS: 2, OTHER: 1,
+        AUDITS: 5, ROUTING_STATUS: 3, DETAILS: 2, PRESENCE: 1, OTHER: 1,
     }  # fmt: skip
     by_outcome = kept_by(written, "Settled", "Function", "Outcome")
     assert {outcome: number for (_, outcome), number in by_outcome.items()} == {"done": 2, "retry": 1, "dead": 3}

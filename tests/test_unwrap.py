@@ -155,10 +155,11 @@ def test_an_empty_message_does_not_end_a_file(tmp_path):
     lines = [json.dumps(records(message(""), message(TEXT))), TEXT]
     (tmp_path / "captured").write_text("\n".join(lines))
     bridge = Bridge("memory://")
+    bridge.on("*")(lambda event: None)
     with bridge:
         deliveries = read_deliveries([str(tmp_path / "captured")], threading.Event())
         run = FileRun(bridge.open(), bridge.books)
-        assert [result.column for _, result in run.results(deliveries)] == ["dead", "processed", "processed"]
+        assert [result.column for _, result in run.results(deliveries)] == ["dead", "processed", "redelivery"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from oncebridge.intake.aws_lambda import answer
 from oncebridge.intake.flow import Flow
 from oncebridge.intake.results import delivered
 from oncebridge.intake.terms import USUAL, Terms
+from oncebridge.intake.unhandled import Unhandled
 from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.ledgers.protocol import MayBecomeAnother
@@ -58,6 +59,7 @@ class Bridge:
         self.books = Books()
         self._profiles = Profiles(self.settings.profiles)
         self.telemetry = telemetry or Telemetry()
+        self._unhandled: Unhandled | None = None
         self._clock = clock or SystemClock()
         self._breaker = ledger_breaker(self._clock)
         self._flow: Flow | None = None
@@ -214,6 +216,8 @@ class Bridge:
     def _make_flow(self) -> Flow:
         self.add_downstream()
         observe_with_otel(self.telemetry, self._clock, self.known_topics)
+        if self._unhandled is None:  # a ledger that is opened anew repeats no warnings
+            self._unhandled = Unhandled(self.telemetry, self.settings.unhandled, self.known_topics)
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
         return Flow(
             self.ledger,
@@ -225,6 +229,7 @@ class Bridge:
             clock=self._clock,
             breaker=self._breaker,
             stopping=self.stopping,
+            on_unhandled=self._unhandled,
             copiers=make_copiers(self.settings),
         )
 

@@ -20,7 +20,7 @@ AHEAD_US_MAX: Final = 10 * 60 * 1_000_000  # a stamp further ahead of the ledger
 
 
 class Verdict(StrEnum):
-    """The ledger's answer to a claim."""
+    """What a delivery turned out to be: the ledger's answer to a claim, but for the last two."""
 
     CONFLICT = "conflict"  # the same explicit id with another content
     REDELIVERY = "redelivery"  # settled for good, same envelope id
@@ -30,6 +30,7 @@ class Verdict(StrEnum):
     STALE = "stale"  # a state older than the one its entity has
     FRESH = "fresh"  # to be processed
     DEAD = "dead"  # could not even be read: never asked of a ledger, but reported like the others
+    UNHANDLED = "unhandled"  # no handler takes its topic: not asked of a ledger either
 
 
 class Outcome(StrEnum):

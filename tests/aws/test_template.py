@@ -450,7 +450,13 @@ def dimensions(alarm):
 def written(capsys):
     """Return what the function writes of an invocation with one of everything, by metric and dimensions."""
     observer = EmbeddedMetrics(namespace=settings.Settings().metrics_namespace, function="f", clock=SystemClock())
-    for verdict, column in ((Verdict.DEAD, "dead"), (Verdict.CONFLICT, "conflict"), (Verdict.BUSY, "retrying")):
+    columns = {
+        Verdict.DEAD: "dead",
+        Verdict.CONFLICT: "conflict",
+        Verdict.UNHANDLED: "unhandled",
+        Verdict.BUSY: "retrying",
+    }
+    for verdict, column in columns.items():
         observer(Move(move="delivered", key="k", topic="v2.x", verdict=verdict, column=column))
     observer(Move(move="lost", key="k", topic="v2.x"))
     observer(Move(move="handed_back", key="", topic="", age_ms=1000))

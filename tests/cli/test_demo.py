@@ -10,7 +10,7 @@ FIELDS = [
     "reasons", "balanced", "events", "effects", "lost", "doubled", "took_over", "naive_lost",
     "naive_doubled", "seconds",
 ]  # fmt: skip
-COLUMNS = ["processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "retrying"]
+COLUMNS = ["processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "unhandled", "retrying"]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import payloads
 from oncebridge.simulation import simulate
 
 LEDGER = "sqlite:///once.db"
-COLUMNS = ["processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "retrying"]
+COLUMNS = ["processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "unhandled", "retrying"]
 BOOKS = ["received", *COLUMNS, "balanced"]
 VERDICT_FIELDS = ["n", "id", "topic", "verdict", "of", "reason"]
 FEW_SECONDS = {"ONCEBRIDGE_RETRY_BASE_SECONDS": "0.01"}

@@ -50,7 +50,7 @@ def test_an_event_is_handed_out_once(desk):
     assert (twin["verdict"], twin["acknowledge"], twin["key"]) == ("republish", True, claimed["key"])
     assert desk.bridge.books.as_dict() == {
         "received": 3, "processed": 1, "redelivery": 1, "republish": 1, "echo": 0, "stale": 0, "conflict": 0,
-        "dead": 0, "retrying": 0, "balanced": True,
+        "dead": 0, "unhandled": 0, "retrying": 0, "balanced": True,
     }  # fmt: skip
 
 

@@ -59,6 +59,7 @@ Settings(
     retention_days=30,
     concurrency=1,
     replays_anew=False,
+    unhandled="dead",
     allowed_orgs=("org",),
     allowed_sources=("aws.partner/genesys.com/*",),
     downstream_url="https://crm.example/events",
@@ -169,7 +170,7 @@ def look(result: Result) -> str:
             return "handled"
         case Verdict.REDELIVERY | Verdict.REPUBLISH:
             return "duplicate"
-        case Verdict.CONFLICT | Verdict.DEAD:
+        case Verdict.CONFLICT | Verdict.DEAD | Verdict.UNHANDLED:
             return "kept"
         case Verdict.BUSY:
             return "later"

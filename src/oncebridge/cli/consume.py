@@ -162,6 +162,7 @@ def line(books: dict[str, int | bool], in_flight: int, pace: Pace) -> str:
         "echo": books["echo"],
         "stale": books["stale"],
         "dead": books["dead"] + books["conflict"],
+        "unhandled": books["unhandled"],
         "in flight": in_flight,
     }
     figures = [f"received {received:,} ({pace.per_second(received):,.0f}/s)"]

@@ -37,7 +37,7 @@ results = Console(highlight=False, soft_wrap=True, emoji=False)
 
 COLOURS = {
     **dict.fromkeys(("fresh", "processed", "done", "good"), "green"),
-    **dict.fromkeys(("stale", "retrying", "busy", "retry", "claimed", "warning"), "yellow"),
+    **dict.fromkeys(("stale", "unhandled", "retrying", "busy", "retry", "claimed", "warning"), "yellow"),
     **dict.fromkeys(("conflict", "dead", "wrong"), "red"),
     "redelivery": "cyan",
     "republish": "blue",
@@ -144,6 +144,8 @@ def report_books(books: Mapping[str, int | bool], *, json: bool) -> None:
         write_books(books)
     if books["dead"] or books["conflict"]:
         say("see what was kept: oncebridge dead list")
+    if books["unhandled"]:
+        say(f"{books['unhandled']:,} unhandled: no handler and no sink takes their topics; see oncebridge doctor")
 
 
 def progress_bar(*, over_bytes: bool = False) -> Progress:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge.claim import Outcome
 from oncebridge.errors import NotAcknowledged
 from oncebridge.intake.answers import Run, books_of, why_again
 from oncebridge.intake.http_request import answer_request, is_request
@@ -115,6 +116,6 @@ def _run_each(run: Run, records: list[Record], terms: Terms) -> list[Ended]:
 
 def _transformed(one: Ended) -> dict[str, Any]:
     """Let Firehose pass on what is done, as it was; a duplicate too, since its first answer may not have arrived."""
-    kept = any(result.column in ("dead", "conflict") for result in one.results)
+    kept = any(result.outcome is Outcome.DEAD for result in one.results)
     result = "Ok" if one.acknowledged and not kept else "ProcessingFailed"
     return {"recordId": one.record.id, "result": result, "data": one.record.data}

@@ -81,6 +81,7 @@ class Flow:
         clock: Clock,
         breaker: Breaker,
         stopping: threading.Event,
+        on_unhandled: Callable[[str], None],
         copiers: tuple[Handler, ...] = (),
     ) -> None:
         """Take the parts; nothing is started before there is work. `copiers` send dead letters on."""
@@ -94,7 +95,7 @@ class Flow:
         self._lease_us = int(settings.lease_seconds * 1_000_000)
         timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
         self._copiers = copiers
-        self.reader = Reader(secret, handlers=handlers, profiles=profiles, settings=settings)
+        self.reader = Reader(secret, handlers=handlers, profiles=profiles, settings=settings, on_unhandled=on_unhandled)
         self._asking = Asking(ledger, breaker, clock, lease_us=self._lease_us, stopping=stopping)
         self._keeper = Keeper(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)

@@ -12,10 +12,13 @@ from oncebridge.errors import Unreadable
 from oncebridge.event import parse
 from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, named_event, unreadable_key
 from oncebridge.intake.tasks import Delivery, Task, unhandled
+from oncebridge.intake.unhandled import DEAD, REASON
 from oncebridge.strict_json import as_bytes
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oncebridge.event import Event
     from oncebridge.handlers import Handlers
     from oncebridge.settings import Settings
@@ -25,8 +28,16 @@ if TYPE_CHECKING:
 class Reader:
     """Turns what came in into tasks."""
 
-    def __init__(self, secret: bytes, *, handlers: Handlers, profiles: Profiles, settings: Settings) -> None:
-        """Take the secret for keys, what is known of topics, and who may come in."""
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        handlers: Handlers,
+        profiles: Profiles,
+        settings: Settings,
+        on_unhandled: Callable[[str], None],
+    ) -> None:
+        """Take the secret for keys, what is known of topics, who may come in, and who hears of unhandled topics."""
         self._secret = secret
         self._handlers = handlers
         self._profiles = profiles
@@ -34,6 +45,8 @@ class Reader:
         self._reshape = settings.reshape
         self._orgs = frozenset(settings.allowed_orgs)
         self._sources = settings.allowed_sources
+        self._keeps_unhandled = settings.unhandled == DEAD
+        self._on_unhandled = on_unhandled
 
     def read(self, raw: Any) -> Delivery:
         """Parse and identify one delivery, and find the handlers that take it."""
@@ -51,7 +64,17 @@ class Reader:
             )
             for n, handler in enumerate(self._handlers.of(event.topic, event.topic_name))
         ]
-        return Delivery(tasks=tasks, unhandled=None if tasks else unhandled(event))
+        return Delivery(tasks=tasks) if tasks else self._unhandled(event)
+
+    def _unhandled(self, event: Event) -> Delivery:
+        """Let go of an event that no handler takes, or keep it, as settings say."""
+        self._on_unhandled(event.topic)
+        if not self._keeps_unhandled:
+            return Delivery(tasks=[], unhandled=unhandled(event))
+        # Under its bytes: its identity is for the handlers to come, which may have had it by then.
+        task = self._buried(event.raw, event.envelope.id, f"unhandled: {REASON}", Verdict.UNHANDLED)
+        task.event, task.ask = event, replace(task.ask, topic=event.topic)
+        return Delivery(tasks=[task])
 
     def read_for(self, raw: Any, name: str) -> Task:
         """Parse and identify one delivery for a handler of this name that is none of ours."""
@@ -121,14 +144,14 @@ class Reader:
             return "not allowed: its source is not one of allowed_sources"
         return None
 
-    def _buried(self, raw: Any, envelope: str | None, reason: str) -> Task:
+    def _buried(self, raw: Any, envelope: str | None, reason: str, verdict: Verdict = Verdict.DEAD) -> Task:
         """Keep what no handler may get as a dead letter under its bytes' digest, never under an event's identity."""
         try:
             data = as_bytes(raw)
         except Unreadable:
             data = _shown(raw)
         ask = Ask(key=unreadable_key(self._secret, data), envelope=envelope)
-        return Task(ask=ask, raw=data, bury=reason, reported=Verdict.DEAD)
+        return Task(ask=ask, raw=data, bury=reason, reported=verdict)
 
 
 def _shown(raw: object) -> bytes:

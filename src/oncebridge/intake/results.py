@@ -46,8 +46,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def _column(verdict: Verdict, outcome: Outcome | None) -> str:
     if outcome in (Outcome.RETRY, Outcome.RELEASE) or verdict is Verdict.BUSY:
         return "retrying"
-    if verdict is Verdict.CONFLICT:
-        return "conflict"
+    if verdict in (Verdict.CONFLICT, Verdict.UNHANDLED):
+        return verdict.value  # whether a dead letter is kept of it or not
     if outcome is Outcome.DEAD:
         return "dead"
     return "processed" if verdict is Verdict.FRESH else verdict.value

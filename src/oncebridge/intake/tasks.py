@@ -13,6 +13,7 @@ from oncebridge.event import Event
 from oncebridge.handlers import Handler, LetterCopy
 from oncebridge.identity import key_text
 from oncebridge.intake.results import Result, joined, reason_for
+from oncebridge.intake.unhandled import REASON
 from oncebridge.telemetry import Move
 
 #: An event, for a handler that needs no name or for one that has one.
@@ -199,7 +200,7 @@ def result_from(task: Task, answer: Answer, again_in_us: int = 0) -> Result:
 def unhandled(event: Event) -> Result:
     """Make the result of an event that no handler takes."""
     return Result(
-        verdict=Verdict.FRESH, reason="no handler", key=event.key, topic=event.topic, envelope=event.envelope.id
+        verdict=Verdict.UNHANDLED, reason=REASON, key=event.key, topic=event.topic, envelope=event.envelope.id
     )
 
 

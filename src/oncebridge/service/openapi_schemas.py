@@ -49,7 +49,7 @@ _NAME: Final = f"^{NAME.pattern}$"
 
 _ANSWER: Final[dict[str, Schema]] = {
     "verdict": {
-        "enum": [verdict.value for verdict in Verdict if verdict is not Verdict.DEAD],
+        "enum": [verdict.value for verdict in Verdict if verdict not in (Verdict.DEAD, Verdict.UNHANDLED)],
         "description": "fresh: yours to handle, unless the outcome is dead. busy: somebody is working on it, or on "
         "another state of the same entity. Anything else: there is nothing to do.",
     },

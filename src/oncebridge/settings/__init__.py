@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -21,7 +21,7 @@ import msgspec
 from oncebridge.errors import ConfigurationError
 from oncebridge.event import Reshape
 from oncebridge.retry import RetryPolicy
-from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_one, check_table, number, whole
+from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_one, check_table, number, one_of, whole
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.profiles import read_profile
 from oncebridge.settings.secrets import REFERENCES, Secret, read_key_secret, with_secret_file
@@ -56,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Orgs and sources (`*` works) that may come in; empty: all.
     allowed_orgs: tuple[str, ...] = ()
     allowed_sources: tuple[str, ...] = ()
+    #: What becomes of an event that no handler takes: acknowledge it, or keep it as a dead letter.
+    unhandled: Literal["acknowledge", "dead"] = "acknowledge"
     #: Where events go that have neither handler nor sink.
     downstream_url: str | None = None
     #: Where dead letters are sent as well: an SQS queue's URL, an EventBridge bus's name or ARN.
@@ -134,6 +136,7 @@ TOP: Final = {
     "replays_anew": FLAG,
     "allowed_orgs": TEXTS,
     "allowed_sources": TEXTS,
+    "unhandled": one_of("acknowledge", "dead"),
     "downstream_url": TEXT,
     "dead_letter_queue": TEXT,
     "dead_letter_bus": TEXT,

@@ -45,6 +45,17 @@ def whole(low: int, high: int) -> Check:
     return Check(f"a whole number from {low} to {high}", read)
 
 
+def one_of(*words: str) -> Check:
+    """Expect one of these words."""
+
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
+
+    return Check(" or ".join(f'"{word}"' for word in words), read)
+
+
 def read_text(value: Any) -> str:
     """Read a text that is not empty."""
     if not isinstance(value, str) or not value:

@@ -20,7 +20,9 @@ logger = logging.getLogger("oncebridge")
 logger.addHandler(logging.NullHandler())
 
 #: The columns of the books; `received` is always their sum.
-COLUMNS: Final = ("processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "retrying")
+COLUMNS: Final = (
+    "processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "unhandled", "retrying",
+)  # fmt: skip
 
 
 class Books:

@@ -31,7 +31,9 @@ Content: TypeAlias = tuple[dict[str, str], dict[str, Any]]
 VALUES_MAX: Final = 100  # of one metric in one document, by the format
 
 #: Written whenever anything is, noughts too: an alarm then has something to look at.
-_COLUMNS: Final = {"DeadLetters": "dead", "Conflicts": "conflict", "Retrying": "retrying"}
+_COLUMNS: Final = {
+    "DeadLetters": "dead", "Conflicts": "conflict", "Unhandled": "unhandled", "Retrying": "retrying",
+}  # fmt: skip
 _UNITS: Final = {"HandlerTime": "Milliseconds", "EventAge": "Seconds", "OldestUnfinished": "Seconds"}
 #: By which dimensions each metric is kept; all others by function alone.
 _DIMENSIONS: Final[dict[str, Dimensions]] = {

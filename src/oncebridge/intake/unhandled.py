@@ -1,0 +1,48 @@
+"""Says, once for each topic, that no handler takes it: a letter wrong in a pattern would be silent otherwise."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from oncebridge.telemetry.counting import OTHER, Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oncebridge.telemetry import Telemetry
+
+#: What becomes of an event that no handler takes, as settings name it.
+ACKNOWLEDGE: Final = "acknowledge"
+DEAD: Final = "dead"
+
+REASON: Final = "no handler takes its topic"
+
+_THEN: Final = {
+    ACKNOWLEDGE: 'its events are acknowledged and not remembered; `unhandled = "dead"` in the settings keeps them',
+    DEAD: "its events are kept as dead letters; redrive them once a handler is there",
+}
+
+
+class Unhandled:
+    """Warns of topics that no handler takes, as many as metrics have labels: topics come from outside."""
+
+    def __init__(self, telemetry: Telemetry, then: str, known: Iterable[str] = ()) -> None:
+        """Take where to warn, what becomes of such events, and topics that are known beside the built-in ones."""
+        self._telemetry = telemetry
+        self._then = _THEN[then]
+        self._topics = Topics(known)
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, topic: str) -> None:
+        """Warn of a topic, unless that was said before."""
+        label = self._topics.label(topic)
+        if label in self._said:
+            return
+        with self._lock:
+            if label in self._said:
+                return
+            self._said.add(label)
+        name = "an event's topic" if label == OTHER else label
+        self._telemetry.warn(f"no handler takes {name}: {self._then}", topic=label)
