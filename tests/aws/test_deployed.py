@@ -47,9 +47,9 @@ def receiver():
 def deploy(amazon, receiver):
     """Return what deploys the template, for a source of its own, with the receiver behind it."""
 
-    def make(name, template=None, **parameters):
+    def make(name, template=None, tags=None, **parameters):
         given = {"EventBusName": BUS, "EventSourcePrefix": f"{name}/", "DownstreamUrl": receiver.url}
-        return deployed(amazon, name, template or read_template(), **given, **parameters)
+        return deployed(amazon, name, template or read_template(), tags, **given, **parameters)
 
     return make
 
@@ -197,6 +197,53 @@ def test_the_ledger_may_be_redis(amazon, receiver, deploy, valkey):
         ear.wait_for(fresh=1, republish=1)
         assert len(requests(receiver, "on Redis")) == 1
     assert "on-redis-ledger" not in amazon.client("dynamodb").list_tables()["TableNames"]
+
+
+@pytest.fixture(scope="module")
+def house(amazon):
+    """Return the parameters of a house with rules: a network, a key and a boundary of its own."""
+    network = amazon.client("ec2")
+    vpc = network.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
+    subnets = [network.create_subnet(VpcId=vpc, CidrBlock=f"10.7.{n}.0/24")["Subnet"]["SubnetId"] for n in range(2)]
+    group = network.create_security_group(GroupName="function", Description="function", VpcId=vpc)["GroupId"]
+    everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+    boundary = amazon.client("iam").create_policy(
+        PolicyName="boundary", PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [everything]})
+    )
+    return {
+        "SubnetIds": ",".join(subnets),
+        "SecurityGroupIds": group,
+        "KeyArn": amazon.client("kms").create_key()["KeyMetadata"]["Arn"],
+        "PermissionsBoundaryArn": boundary["Policy"]["Arn"],
+    }
+
+
+def test_by_the_rules_of_the_house(amazon, receiver, deploy, house):
+    """In a VPC, with a key, a boundary, traces, mail and tags events flow as ever, and all of it is there.
+
+    The emulator puts nobody into a network, and encrypts nothing: this shows that rights and shape are right. It does
+    not show the function's network, the role's boundary and the table's key, either; test_template.py looks at those.
+    """
+    tags = {"team": "contact-centre"}
+    more = {"AlarmEmail": "on-call@example.com", "Tracing": "yes", "DeadLetterQueue": "yes"}
+    with deploy("by-the-rules", tags=tags, **house, **more) as stack:
+        ear = Ear(stack)
+        put(amazon, stack, payloads.envelope(payloads.ACW, {"conversationId": "by the rules"}))
+        ear.wait_for(fresh=1)
+        assert len(requests(receiver, "by the rules")) == 1
+        queues = amazon.client("sqs")
+        for name in ("QueueUrl", "LeftoverQueueUrl", "UndeliveredQueueUrl", "DeadLetterQueueUrl"):
+            url = stack.outputs[name]
+            attributes = queues.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+            assert attributes["KmsMasterKeyId"] == house["KeyArn"]
+            assert queues.list_queue_tags(QueueUrl=url)["Tags"].items() >= tags.items()
+        function = amazon.client("lambda").get_function(FunctionName=stack.name)
+        assert function["Configuration"]["TracingConfig"] == {"Mode": "Active"}
+        assert function["Tags"].items() >= tags.items()
+        alarms = amazon.client("cloudwatch").describe_alarms(AlarmNamePrefix=stack.name)["MetricAlarms"]
+        (topic,) = {action for alarm in alarms for action in alarm["AlarmActions"]}
+        (subscription,) = amazon.client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+        assert (subscription["Protocol"], subscription["Endpoint"]) == ("email", "on-call@example.com")
 
 
 def test_the_emulator_holds_the_function_to_its_role(amazon, receiver, deploy):

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 import yaml
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
 import payloads
 from oncebridge import Bridge, PermanentError, settings
@@ -73,7 +74,9 @@ def queue_statements(queue):
 
 def every_statement():
     """Return every statement that somebody is allowed or denied something by."""
-    return [*role_statements().values(), *(one for queue in QUEUES for one in queue_statements(queue).values())]
+    of_queues = [one for queue in QUEUES for one in queue_statements(queue).values()]
+    (topic,) = of_type("AWS::SNS::TopicPolicy").values()
+    return [*role_statements().values(), *of_queues, *topic["PolicyDocument"]["Statement"]]
 
 
 # --- who may do what ------------------------------------------------------------------------------------------------
@@ -81,7 +84,7 @@ def every_statement():
 
 def test_every_statement_is_looked_at():
     """No policy stands where these tests do not look, and no managed one is attached."""
-    assert TEXT.count("Statement:") == len(QUEUES) + 2  # the role's own, and who may take it on
+    assert TEXT.count("Statement:") == len(QUEUES) + 3  # the role's own, who may take it on, and the topic's
     assert TEXT.count("Effect:") == len(every_statement()) + 1
     assert "ManagedPolicyArns" not in TEXT
     assert not {"Policies", "RolePath", "PermissionsBoundary"} & set(FUNCTION)
@@ -98,6 +101,7 @@ def test_only_lambda_takes_the_role_on():
 #: Where a star may stand, and why.
 STARS = {
     ("BeInTheVpc", "Resource"): "interfaces have no name before they are made, and describing cannot be narrowed",
+    ("WriteTraces", "Resource"): "X-Ray knows no other",
 }
 
 
@@ -109,7 +113,11 @@ def test_nothing_is_allowed_by_a_star(statement):
     for field in ("Action", "Resource"):
         if (statement["Sid"], field) not in STARS:
             assert "*" not in json.dumps(statement[field])
-    assert statement.get("Principal") in (None, {"Service": "events.amazonaws.com"})
+    assert statement.get("Principal") in (
+        None,
+        {"Service": "events.amazonaws.com"},
+        {"Service": "cloudwatch.amazonaws.com"},
+    )
 
 
 #: Line by line: what the function may do, and on what.
@@ -127,6 +135,20 @@ RIGHTS = {
     "ReadSecretsOfSinks": ({"secretsmanager:GetSecretValue"}, {"Ref": "SecretArns"}),
     "PutEventsOnBuses": ({"events:PutEvents", "events:DescribeEventBus"}, {"Ref": "SinkBusArns"}),
     "SendEventsToQueues": ({"sqs:SendMessage", "sqs:GetQueueAttributes"}, {"Ref": "SinkQueueArns"}),
+    "UseTheKey": (
+        {
+            "kms:Decrypt",
+            "kms:DescribeKey",
+            "kms:Encrypt",
+            "kms:GenerateDataKey",
+            "kms:GenerateDataKeyWithoutPlaintext",
+            "kms:ReEncryptFrom",
+            "kms:ReEncryptTo",
+        },
+        {"Ref": "KeyArn"},
+    ),
+    "DecryptSecrets": ({"kms:Decrypt"}, {"Ref": "SecretKeyArns"}),
+    "WriteTraces": ({"xray:PutTraceSegments", "xray:PutTelemetryRecords"}, "*"),
     "BeInTheVpc": (
         {
             "ec2:CreateNetworkInterface",
@@ -156,6 +178,9 @@ CONDITIONAL = {
     "ReadSecretsOfSinks": "ReadsSecrets",
     "PutEventsOnBuses": "PutsOnBuses",
     "SendEventsToQueues": "SendsToQueues",
+    "UseTheKey": "HasKey",
+    "DecryptSecrets": "HasSecretKeys",
+    "WriteTraces": "Traces",
     "BeInTheVpc": "InVpc",
     "ButNotFromItsCode": "InVpc",
 }
@@ -338,7 +363,7 @@ def test_what_would_break_the_pattern_is_refused(name, text):
 def test_queues_keep_for_as_long_as_they_can(queue):
     """Every queue keeps messages for 14 days, encrypted."""
     assert QUEUES[queue]["MessageRetentionPeriod"] == 14 * DAY_SECONDS
-    assert QUEUES[queue]["SqsManagedSseEnabled"] is True
+    assert Formation(READ, DeadLetterQueue="yes").properties(queue)["SqsManagedSseEnabled"] is True
 
 
 #: Every timeout that can be chosen, without batches that are waited for, and with the shortest and longest wait.
@@ -541,6 +566,7 @@ def test_alarms_tell_somebody(name):
     assert "AlarmActions" not in Formation(READ).properties(name)
     topic = "arn:aws:sns:eu-central-1:123456789012:on-call"
     assert Formation(READ, AlarmTopicArn=topic).properties(name)["AlarmActions"] == [topic]
+    assert Formation(READ, AlarmEmail="on-call@example.com").properties(name)["AlarmActions"] == [{"Ref": "AlarmTopic"}]
 
 
 @pytest.mark.parametrize(("timeout", "batching"), TIMES)
@@ -566,6 +592,126 @@ def test_silence_is_heard():
     )
     assert Formation(READ, SilenceMinutes=30).properties("SilenceAlarm")["EvaluationPeriods"] == 30
     assert "SilenceAlarm" not in Formation(READ, SilenceMinutes=0).resources
+
+
+# --- by the rules of the house ----------------------------------------------------------------------------------------
+
+KEY = "arn:aws:kms:eu-central-1:123456789012:key/0a1b2c3d-0000-1111-2222-333344445555"
+SERVICES = {"sqs.eu-central-1.amazonaws.com", "dynamodb.eu-central-1.amazonaws.com"}
+
+
+def test_without_them_nothing_is_there():
+    """Nobody who gives none of these parameters gets anything by them."""
+    usual = Formation(READ)
+    assert not {"AlarmTopic", "AlarmTopicPolicy"} & set(usual.resources)
+    assert not {"VpcConfig"} & set(usual.properties("Function"))
+    assert usual.properties("Function")["Tracing"] == "PassThrough"  # as Lambda does it by itself
+    assert "PermissionsBoundary" not in usual.properties("FunctionRole")
+    assert "SSESpecification" not in usual.properties("Table")
+    assert "KmsKeyId" not in usual.properties("LogGroup")
+    assert not any("KmsMasterKeyId" in usual.properties(queue) for queue in set(QUEUES) & set(usual.resources))
+
+
+def test_everything_that_is_kept_is_kept_under_the_key():
+    """Queues, table, log and topic are encrypted with the key that is named, and with no other."""
+    chosen = Formation(READ, KeyArn=KEY, DeadLetterQueue="yes", AlarmEmail="on-call@example.com")
+    for queue in QUEUES:
+        properties = chosen.properties(queue)
+        assert (properties["KmsMasterKeyId"], properties["SqsManagedSseEnabled"]) == (KEY, False)
+    assert chosen.properties("Table")["SSESpecification"] == {
+        "SSEEnabled": True,
+        "SSEType": "KMS",
+        "KMSMasterKeyId": KEY,
+    }
+    assert chosen.properties("LogGroup")["KmsKeyId"] == KEY
+    assert chosen.properties("AlarmTopic")["KmsMasterKeyId"] == KEY
+
+
+def test_keys_are_used_through_the_services_alone():
+    """The function cannot decrypt anything by itself, only by way of the service that keeps it."""
+    for sid, services in (("UseTheKey", SERVICES), ("DecryptSecrets", {"secretsmanager.eu-central-1.amazonaws.com"})):
+        condition = Formation(READ).value(role_statements()[sid]["Condition"])
+        assert set(listed(condition["StringEquals"].pop("kms:ViaService"))) == services
+        assert condition == {"StringEquals": {}}
+
+
+@pytest.mark.parametrize("text", ["alias/aws/sqs", "arn:aws:kms:eu-central-1:123456789012:alias/mine", "0a1b2c3d"])
+def test_a_key_is_named_by_its_own_arn(text):
+    """An alias could be Amazon's own key for queues, which EventBridge may not use: every event would be lost."""
+    assert not re.fullmatch(READ["Parameters"]["KeyArn"]["AllowedPattern"], text)
+    assert re.fullmatch(READ["Parameters"]["KeyArn"]["AllowedPattern"], KEY)
+
+
+def test_the_readme_lets_every_service_use_the_key():
+    """The key policy in the README allows what each service needs; EventBridge could meet no condition."""
+    (text,) = re.findall(r"```json\n(\[.*?\])\n```", README, re.DOTALL)
+    statements = {one["Principal"]["Service"]: one for one in json.loads(text)}
+    assert set(statements) == {"events.amazonaws.com", "logs.REGION.amazonaws.com", "cloudwatch.amazonaws.com"}
+    events = statements["events.amazonaws.com"]
+    assert set(events["Action"]) == {"kms:GenerateDataKey", "kms:Decrypt"}
+    assert "Condition" not in events
+    assert {"kms:GenerateDataKey*", "kms:Decrypt"} <= set(statements["cloudwatch.amazonaws.com"]["Action"])
+    (group,) = statements["logs.REGION.amazonaws.com"]["Condition"]["ArnEquals"].values()
+    assert group == "arn:aws:logs:REGION:ACCOUNT:log-group:/aws/lambda/STACK"
+    assert RESOURCES["LogGroup"]["Properties"]["LogGroupName"] == {"Fn::Sub": "/aws/lambda/${AWS::StackName}"}
+
+
+@pytest.mark.parametrize("ledger", ["DynamoDB", "Redis"])
+def test_the_function_may_run_in_a_vpc(ledger):
+    """Subnets and security groups are taken with either ledger."""
+    chosen = Formation(READ, Ledger=ledger, SubnetIds="subnet-1,subnet-2", SecurityGroupIds="sg-1")
+    assert chosen.properties("Function")["VpcConfig"] == {
+        "SubnetIds": ["subnet-1", "subnet-2"],
+        "SecurityGroupIds": ["sg-1"],
+    }
+    (policy,) = chosen.properties("FunctionRole")["Policies"]
+    assert {"BeInTheVpc", "ButNotFromItsCode"} <= {one["Sid"] for one in policy["PolicyDocument"]["Statement"]}
+
+
+def test_roles_are_bounded():
+    """Every role has the boundary that is named, and SAM makes no other role."""
+    boundary = "arn:aws:iam::123456789012:policy/platform/boundary"
+    assert re.fullmatch(READ["Parameters"]["PermissionsBoundaryArn"]["AllowedPattern"], boundary)
+    assert list(of_type("AWS::IAM::Role")) == ["FunctionRole"]
+    chosen = Formation(READ, PermissionsBoundaryArn=boundary)
+    assert chosen.properties("FunctionRole")["PermissionsBoundary"] == boundary
+
+
+def test_invocations_may_be_traced():
+    """X-Ray gets every invocation if asked to, by a right of its own."""
+    chosen = Formation(READ, Tracing="yes")
+    assert chosen.properties("Function")["Tracing"] == "Active"
+    (policy,) = chosen.properties("FunctionRole")["Policies"]
+    assert "WriteTraces" in {one["Sid"] for one in policy["PolicyDocument"]["Statement"]}
+
+
+def test_alarms_may_be_mailed():
+    """An address gets a topic of its own, to which only the alarms of this stack may write."""
+    chosen = Formation(READ, AlarmEmail="on-call@example.com")
+    assert chosen.properties("AlarmTopic")["Subscription"] == [{"Protocol": "email", "Endpoint": "on-call@example.com"}]
+    (statement,) = chosen.properties("AlarmTopicPolicy")["PolicyDocument"]["Statement"]
+    assert (statement["Principal"], statement["Action"]) == ({"Service": "cloudwatch.amazonaws.com"}, "sns:Publish")
+    assert statement["Condition"] == {
+        "ArnLike": {"aws:SourceArn": "arn:aws:cloudwatch:eu-central-1:123456789012:alarm:stack-*"},
+        "StringEquals": {"aws:SourceAccount": "123456789012"},
+    }
+    assert all(alarm["AlarmName"]["Fn::Sub"].startswith("${AWS::StackName}-") for alarm in ALARMS.values())
+    both = Formation(READ, AlarmEmail="on-call@example.com", AlarmTopicArn="arn:aws:sns:eu-central-1:123456789012:t")
+    assert both.refused() == ["Give AlarmTopicArn or AlarmEmail, not both: subscribe the address to your topic"]
+    assert not chosen.refused()
+
+
+def test_the_stacks_tags_reach_whatever_can_have_tags():
+    """CloudFormation hands a stack's tags on to every resource here but policies, which have none."""
+    kinds = {one["Type"] for one in RESOURCES.values()}
+    serverless = {"AWS::Serverless::Function"}
+    made_of_it = {"AWS::Lambda::Function", "AWS::Lambda::EventSourceMapping", "AWS::Lambda::EventInvokeConfig"}
+    bare = {
+        kind
+        for kind in (kinds - serverless) | made_of_it
+        if not PROVIDER_SCHEMA_MANAGER.get_resource_schema("eu-central-1", kind).schema["tagging"]["taggable"]
+    }
+    assert bare == {"AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy", "AWS::Lambda::EventInvokeConfig"}
 
 
 # --- what is written about it -----------------------------------------------------------------------------------------

@@ -88,7 +88,14 @@ def for_the_emulator(template: Mapping[str, Any]) -> dict[str, Any]:
 class Stack:
     """A stack that is deployed."""
 
-    def __init__(self, server: Ministack, name: str, template: Mapping[str, Any], **parameters: str) -> None:
+    def __init__(
+        self,
+        server: Ministack,
+        name: str,
+        template: Mapping[str, Any],
+        tags: Mapping[str, str] | None = None,
+        **parameters: str,
+    ) -> None:
         """Deploy it, and wait until it is there."""
         self.name = name
         self._logs = server.client("logs")
@@ -98,6 +105,7 @@ class Stack:
             TemplateBody=json.dumps(for_the_emulator(template)),
             Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
             Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
+            Tags=[{"Key": key, "Value": value} for key, value in (tags or {}).items()],
         )
         wait_until(lambda: not self.status.endswith("IN_PROGRESS"), f"stack {name}")
         assert self.status == "CREATE_COMPLETE", self._failures()
@@ -145,9 +153,15 @@ class Stack:
 
 
 @contextmanager
-def deployed(server: Ministack, name: str, template: Mapping[str, Any], **parameters: str) -> Iterator[Stack]:
+def deployed(
+    server: Ministack,
+    name: str,
+    template: Mapping[str, Any],
+    tags: Mapping[str, str] | None = None,
+    **parameters: str,
+) -> Iterator[Stack]:
     """Deploy a stack, and remove it in the end."""
-    stack = Stack(server, name, template, **parameters)
+    stack = Stack(server, name, template, tags, **parameters)
     try:
         yield stack
     finally:
