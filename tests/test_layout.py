@@ -21,6 +21,7 @@ ORDER = [
     "clock",
     "forks",
     "discreet",
+    "visible",
     "strict_json",
     "event",
     "topics",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncebridge.claim import Outcome
-from oncebridge.cli.output import entry_as_dict, progress_bar, say, write_json, write_table, write_text
+from oncebridge.cli.output import entry_as_dict, progress_bar, say, write_fields, write_json, write_table, write_text
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     HandlerOption,
@@ -84,9 +84,10 @@ def show(
         if json:
             write_json({**entry_as_dict(entry), "detail": entry.detail, "raw": raw})
         else:
-            for name, value in entry_as_dict(entry).items():
-                write_text(f"{name:<14} {'' if value is None else value}")
-            write_text(f"\n{entry.detail}" if entry.detail else "")
+            write_fields(entry_as_dict(entry))
+            write_text("")
+            if entry.detail:
+                write_text(entry.detail)
             write_text(raw)
 
 

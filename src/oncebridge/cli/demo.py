@@ -168,7 +168,7 @@ def _picture(road: Road, total: int, stories: list[str]) -> Group:
     for column in COLUMNS:
         number = road.columns[column]
         bar = Text("━" * (BAR_WIDTH * number // most), style=COLOURS.get(column, ""))
-        verdicts.add_row(coloured(column), bar, f"{number:,}", road.reasons.get(column, ""))
+        verdicts.add_row(coloured(column), bar, f"{number:,}", coloured(road.reasons.get(column, "")))
     workers = Table("worker", "received", "acknowledged", "taken over", "", header_style="bold", box=None)
     for worker in road.workers:
         workers.add_row(worker.name, *_figures(worker), "" if worker.alive else "[red]killed[/red]")
@@ -185,7 +185,7 @@ def _report(outcome: Outcome) -> None:
     say: Callable[[str], Any] = results.print
     if not results.is_terminal:
         for column, number in outcome.columns.items():
-            say(f"  {column:<11}{number:>7,}  {outcome.reasons.get(column, '')}".rstrip())
+            say(f"  {column:<11}{number:>7,}  {coloured(outcome.reasons.get(column, ''))}".rstrip())
     balance = "[green]the books balance[/]" if outcome.balanced else "[red]the books do NOT balance[/]"
     say(f"{balance}: {outcome.received:,} received = {' + '.join(str(number) for number in outcome.columns.values())}")
     say(

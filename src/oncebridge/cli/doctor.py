@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from oncebridge.claim import Ask, Claim, Outcome, Settlement
-from oncebridge.cli.output import printable, results, say, write_json, write_table, write_text
+from oncebridge.cli.output import results, say, write_json, write_table, write_text
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     JSONOption,
@@ -23,6 +23,7 @@ from oncebridge.diagnosis import installation
 from oncebridge.errors import LedgerRefused, LedgerUnavailable, LedgerWarning
 from oncebridge.ledgers import scheme_of
 from oncebridge.ledgers.protocol import Examines, SettlesInTransaction
+from oncebridge.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,7 +161,8 @@ def _scheme(bridge: Bridge) -> str:
 def _write(findings: Sequence[Finding], promises: Sequence[Promise]) -> None:
     rows = [(finding.level.value, finding.subject, finding.found, finding.fix) for finding in findings]
     write_table(("level", "subject", "found", "what to do"), rows, empty="nothing to examine")
-    write_text("\nthe promise of this installation:")
+    write_text("")
+    write_text("the promise of this installation:")
     for promise in promises:
         # Wrapped between words in a terminal; a line each in a pipe.
-        results.print(escape(printable(promise.sentence)), soft_wrap=not results.is_terminal)
+        results.print(escape(visible(promise.sentence)), soft_wrap=not results.is_terminal)

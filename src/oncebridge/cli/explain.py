@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from oncebridge.bridge import Bridge
-from oncebridge.cli.output import printable, results, say, write_json
+from oncebridge.cli.output import results, say, write_json
 from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption
 from oncebridge.diagnosis.explain import Explanation
 from oncebridge.diagnosis.explain import explain as explain_one
@@ -18,6 +18,7 @@ from oncebridge.errors import Unreadable
 from oncebridge.intake.file import read_deliveries
 from oncebridge.settings import DEFAULT_LEDGER, Settings, load_settings
 from oncebridge.topics import Profiles
+from oncebridge.visible import visible
 
 
 def explain(
@@ -79,4 +80,4 @@ def _write_unreadable(number: int, reason: str, *, json: bool) -> None:
 
 def _write_line(name: str, value: str) -> None:
     # As text, not as markup: topics and ids come from outside.
-    results.print(Text.assemble((name, "bold"), printable(value)))
+    results.print(Text.assemble((name, "bold"), visible(value)))

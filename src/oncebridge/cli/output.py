@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -24,6 +23,7 @@ from rich.table import Table
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_text
+from oncebridge.visible import visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,42 +47,47 @@ COLOURS = {
 
 def say(text: str) -> None:
     """Tell the person something that is no result."""
-    narrator.print(escape(printable(text)), soft_wrap=True)
+    narrator.print(escape(visible(text)), soft_wrap=True)
 
 
 def say_error(text: str) -> None:
     """Tell the person what is wrong."""
-    narrator.print(f"[red]oncebridge:[/red] {escape(printable(text))}", soft_wrap=True)
+    narrator.print(f"[red]oncebridge:[/red] {escape(visible(text))}", soft_wrap=True)
 
 
 def write_json(value: Any) -> None:
     """Write one result as one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    _write_line(visible_json(value))
 
 
 def write_text(text: str) -> None:
-    """Write one result as plain text, exactly."""
-    sys.stdout.write(text + "\n")
+    """Write one result as plain text, of one line or of several."""
+    _write_line(visible_lines(text))
 
 
-def printable(text: str) -> str:
-    """Write control characters as escapes: names come from outside, and a terminal would obey them."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+def write_fields(fields: Mapping[str, object]) -> None:
+    """Write one result as a line for each field."""
+    for name, value in fields.items():
+        _write_line(f"{name:<14} {'' if value is None else visible(str(value))}")
+
+
+def _write_line(safe: str) -> None:
+    sys.stdout.write(safe + "\n")
 
 
 def coloured(word: str) -> str:
     """Colour a verdict, a status or a level."""
-    return f"[{COLOURS[word]}]{word}[/]" if word in COLOURS else escape(word)
+    return f"[{COLOURS[word]}]{word}[/]" if word in COLOURS else escape(visible(word))
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Write a table: drawn in a terminal, tab-separated in a pipe."""
-    lines = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    lines = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     if not lines:
         say(empty)
     elif not results.is_terminal:
         for line in [columns, *lines]:
-            write_text("\t".join(line))
+            _write_line("\t".join(line))
     else:
         table = Table(header_style="bold", box=None, pad_edge=False)
         for name in columns:

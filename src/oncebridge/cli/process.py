@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from oncebridge.cli.output import opened_for_writing, progress_bar, report_books, say
@@ -24,6 +23,7 @@ from oncebridge.cli.wiring import (
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
 from oncebridge.intake.file import BATCH, FileRun, read_deliveries
 from oncebridge.settings import DEFAULT_LEDGER
+from oncebridge.visible import visible_json
 
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
@@ -94,7 +94,7 @@ def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
         "of": result.of,
         "reason": result.reason,
     }
-    lines.write(msgspec.json.encode(line) + b"\n")
+    lines.write(visible_json(line).encode() + b"\n")
 
 
 def _report(bridge: Bridge, *, json: bool, finished: bool) -> None:

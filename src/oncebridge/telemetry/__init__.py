@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge.visible import visible, visible_json
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -120,7 +122,7 @@ class Telemetry:
 
     def warn(self, message: str, **fields: object) -> None:
         """Tell of something that is not a move, but that somebody should know."""
-        logger.warning(message, extra={"oncebridge": fields})
+        logger.warning(visible(message), extra={"oncebridge": fields})
 
 
 class JSONFormatter(logging.Formatter):
@@ -130,4 +132,4 @@ class JSONFormatter(logging.Formatter):
         """Join the message and the fields."""
         fields: Mapping[str, Any] = getattr(record, "oncebridge", {})
         line = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage(), **fields}
-        return msgspec.json.encode(line).decode()
+        return visible_json(line)

@@ -12,10 +12,9 @@ from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import msgspec
-
 from oncebridge.telemetry import logger
 from oncebridge.telemetry.counting import Counts, Topics, Totals
+from oncebridge.visible import visible_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,7 +75,7 @@ class EmbeddedMetrics:
         )
         if not made:
             return
-        text = "".join(f"{msgspec.json.encode(document).decode()}\n" for document in made)
+        text = "".join(f"{visible_json(document)}\n" for document in made)
         try:
             with self._writing:
                 sys.stdout.write(text)
