@@ -4,6 +4,8 @@ import json
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from time import monotonic
 
 import psycopg
 import pytest
@@ -22,6 +24,7 @@ from servers.proxy import running_proxy
 EVENTS = 200
 WORKERS = 3
 PAUSE_S = 0.02
+DRIPPED_SECONDS = 15.0  # much less than an answer takes that drips
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +149,19 @@ def test_dead_connections_are_not_noticed(server, url):
         for call in (
             lambda: verdict(ledger, 3),
             lambda: ledger.extend([held], lease_us=60_000_000),
-            lambda: ledger.transaction(held).__enter__().execute("SELECT 1"),
+            lambda: leave_in_the_middle(ledger, held),
             lambda: ledger.settle([Settlement(held, Outcome.DONE)]),
             lambda: ledger.get(key(1)),
         ):
             terminate_all(url)
             call()
+
+
+def leave_in_the_middle(ledger, held):
+    """Do something in a transaction, and end it without its claim."""
+    with suppress(KeyError), ledger.transaction(held) as transaction:
+        transaction.execute("SELECT 1")
+        raise KeyError
 
 
 def terminate_all(url):
@@ -248,3 +258,44 @@ def test_a_silent_server_is_given_up(server, url, proxy, monkeypatch):
                 call()
             proxy.heal()
         assert ledger.settle([Settlement(held, Outcome.DONE)]) == [True]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_dripping_server_is_given_up(url, proxy, monkeypatch, kept):
+    """A server that is never silent, a byte at a time, has one deadline: for greeting, answers and commit alike."""
+    monkeypatch.setattr(postgres_ledger, "ANSWER_US", 300_000)
+    with Bridge(f"{proxy.url(url)}&connect_timeout=2") as bridge:
+        bridge.on("*")(lambda event: None)
+        bridge.process(delivery(1))
+        if not kept:
+            proxy.cut()
+        proxy.drip(0.25)
+        began = monotonic()
+        with pytest.raises(LedgerUnavailable, match="VPC and security group"):
+            bridge.process(delivery(2))
+        assert monotonic() - began < DRIPPED_SECONDS
+        proxy.heal()
+    with Bridge(url) as bridge:
+        bridge.on("*")(lambda event: None)
+        assert bridge.process(delivery(2)).acknowledged
+
+
+def test_a_dripping_commit_is_given_up(server, url, proxy, monkeypatch):
+    """A server that begins to drip when a handler is through: the ledger looks for itself whether it was committed."""
+    monkeypatch.setattr(postgres_ledger, "ANSWER_US", 300_000)
+    with Bridge(f"{proxy.url(url)}&connect_timeout=2", settings=Settings(lease_seconds=1)) as bridge:
+
+        @bridge.on("*")
+        def handle(event, transaction):
+            write_effect(url, transaction, event.body["eventId"])
+            if event.body["n"] == 2:
+                proxy.drip(0.25)
+
+        bridge.process(delivery(1))
+        began = monotonic()
+        with pytest.raises(LedgerUnavailable):
+            bridge.process(delivery(2))
+        assert monotonic() - began < DRIPPED_SECONDS
+        proxy.heal()
+        wait_until(lambda: bridge.process(delivery(2)).acknowledged, "the event to be done")
+    assert effects(url) == {"1": 1, "2": 1}

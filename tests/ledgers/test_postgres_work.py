@@ -254,6 +254,8 @@ def test_an_address_is_shown_without_its_password(url, shown, schema):
     ledger = ledger_from_url(url)
     assert (str(ledger._address), ledger._schema) == (shown, schema)
     assert repr(ledger) == f"<PostgresLedger {shown} closed>"
+    assert repr(ledger.address) == f"<Address {shown}>"
+    assert ledger.address.__rich_repr__() == [("address", shown)]
 
 
 def test_other_parameters_are_libpqs():
@@ -268,6 +270,18 @@ def test_other_parameters_are_libpqs():
     "url",
     [
         "postgresql://u:sec%ret@h/d",
+        "postgresql://u:secret/x@h",
+        "postgresql://u:secret/x@h/d",
+        "postgresql://u:/secret@h/d",
+        "postgresql://u:123/secret@h/d",
+        "postgresql://u:123/secret@h:5432/d?sslmode=require",
+        "postgresql://u:sec/ret@h,other/d",
+        "postgresql://u:12@secret@h/d",
+        "postgresql://u:sec?ret@h/d",
+        "postgresql://u:12?secret@h/d",
+        "postgresql://h:secret/d",
+        "postgresql://u:123456789/d",
+        "postgresql://u:p@h/d?connect_timeout=secret",
         "postgresql://u:secret@h/d?nonsense=1",
         "postgresql://u:secret@h/d?schema=Robert'); DROP",
         "postgresql://u:secret@h/d?schema=",
@@ -278,7 +292,11 @@ def test_a_wrong_url_is_refused_in_our_words(url):
     """What cannot be used is named with the way to write it, and without the password."""
     with pytest.raises(ConfigurationError, match=r"postgresql://user|small letters") as refused:
         ledger_from_url(url)
-    assert "sec" not in str(refused.value).replace("schema", "")
+    assert "%2F" in str(refused.value) or "schema=" in url
+    error = refused.value
+    while error is not None:  # whatever shows errors may show those behind them too
+        assert "sec" not in repr(error).replace("schema", "")
+        error = error.__context__
 
 
 @pytest.fixture(scope="module")

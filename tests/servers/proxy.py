@@ -21,6 +21,8 @@ class Proxy:
         self._passes = threading.Event()
         self._passes.set()
         self._refuses = False
+        self._drips_seconds: float | None = None
+        self._healed = threading.Event()
         self._drops_reply_to: Callable[[bytes], bool] | None = None
         #: Set once a reply was dropped.
         self.dropped = threading.Event()
@@ -54,6 +56,11 @@ class Proxy:
         """Pass nothing on in either direction and answer nothing, as a black hole; connections stay."""
         self._passes.clear()
 
+    def drip(self, seconds: float) -> None:
+        """Pass replies on one byte at a time, each after so many seconds: the server is never silent."""
+        self._healed.clear()
+        self._drips_seconds = seconds
+
     def drop_reply_to(self, matches: Callable[[bytes], bool]) -> None:
         """Let the next request that matches reach the server, then cut the connection in place of its reply."""
         self.dropped.clear()
@@ -63,11 +70,14 @@ class Proxy:
         """Pass everything on again; what was swallowed arrives late."""
         self._refuses = False
         self._drops_reply_to = None
+        self._drips_seconds = None
+        self._healed.set()
         self._passes.set()
 
     def close(self) -> None:
         """End all of it."""
         self._closing = True
+        self._healed.set()
         self._passes.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -117,6 +127,10 @@ class Proxy:
                     self.dropped.set()  # the server has done it, and nobody learns of it
                     _reset(target, source)
                     return
+                while not is_request and self._drips_seconds is not None and data:
+                    self._healed.wait(self._drips_seconds)
+                    target.sendall(data[:1])
+                    data = data[1:]
                 target.sendall(data)
         _reset(target)
 

@@ -4,12 +4,14 @@ import re
 import sqlite3
 import threading
 from contextlib import closing
+from time import monotonic
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from oncebridge.claim import Outcome
+from oncebridge.clock import SystemClock
 from oncebridge.deadletters import DeadLetters
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.sinks.postgres import translated
@@ -29,6 +31,7 @@ from tables import (  # noqa: F401 - fixtures among them
 )
 
 SAID = "canary-value"
+DRIPPED_SECONDS = 5.0  # much less than an answer takes that drips
 
 
 def buried(made):
@@ -368,6 +371,77 @@ def test_a_trigger_that_refuses_is_an_ordinary_failure(desk, bridge):  # noqa: F
     result = made.process(status("IDLE"))
     assert result.outcome is Outcome.RETRY
     assert SAID not in result.reason
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["42601", "42P01", "42501", "40001", "40P01", "57014", "53100", "55P03", "XX000", "25006", "23514", "23502"],
+)
+@pytest.mark.parametrize("database", ["its own", "ledger"])
+def test_a_trigger_says_nothing_in_a_reason(postgres_desk, bridge, state, database):  # noqa: F811
+    """Whatever code a trigger raises with, nothing that it says is in the reason: its words and names may be data."""
+    make_tables(postgres_desk)
+    table = f"{postgres_desk.prefix}status_log"
+    says = "COLUMN = new.status, CONSTRAINT = new.status, TABLE = new.status, HINT = new.status, DETAIL = new.status"
+    postgres_desk(
+        f"CREATE FUNCTION {postgres_desk.prefix}no() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION USING MESSAGE = new.status, ERRCODE = '{state}', {says}; END $$"
+    )
+    postgres_desk(
+        f"CREATE TRIGGER no BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {postgres_desk.prefix}no()"
+    )
+    if database == "its own":
+        made = bridge(log(postgres_desk))
+    else:
+        ledger = ledger_from_url(postgres_desk.ledger_url)
+        ledger.migrate()
+        made = bridge(log(postgres_desk, database="ledger"), ledger=ledger)
+    result = made.process(status(SAID))
+    assert result.outcome in (Outcome.RELEASE, Outcome.RETRY, Outcome.DEAD)
+    assert SAID not in repr(result)
+    assert not any(SAID in repr(entry) for entry in DeadLetters(made.open()).matching())
+
+
+@pytest.mark.parametrize("state", ["42P01", "42501", "40001", "P0001"])
+def test_what_a_deferred_trigger_refuses_is_an_ordinary_failure(postgres_desk, bridge, state):  # noqa: F811
+    """A trigger that is asked at the commit is not the ledger's trouble, whatever its code: no other event waits."""
+    make_tables(postgres_desk)
+    table = f"{postgres_desk.prefix}status_log"
+    postgres_desk(
+        f"CREATE FUNCTION {postgres_desk.prefix}no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF new.status = '{SAID}' THEN RAISE EXCEPTION USING MESSAGE = new.status, ERRCODE = '{state}'; END IF; "
+        f"RETURN new; END $$"
+    )
+    postgres_desk(
+        f"CREATE CONSTRAINT TRIGGER no AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        f"EXECUTE FUNCTION {postgres_desk.prefix}no()"
+    )
+    ledger = ledger_from_url(postgres_desk.ledger_url)
+    ledger.migrate()
+    made = bridge(log(postgres_desk, database="ledger"), ledger=ledger)
+    refused, taken = made.process_many([status(SAID), status("IDLE", 1000)])
+    assert refused.outcome is Outcome.RETRY
+    assert SAID not in repr(refused)
+    assert taken.outcome is Outcome.DONE
+    assert len(keys(postgres_desk)) == 1
+
+
+def test_a_database_that_drips_is_given_up(postgres_desk, bridge, monkeypatch):  # noqa: F811
+    """A database that never stops sending, a byte at a time, has one deadline like a silent one."""
+    make_tables(postgres_desk)
+    monkeypatch.setattr("oncebridge.sinks.postgres.ANSWER_US", 300_000)
+    with running_proxy(urlsplit(postgres_desk.url).port) as proxy:
+        postgres_desk.url = proxy.url(postgres_desk.url)
+        made = bridge(log(postgres_desk), clock=SystemClock())
+        assert made.process(status("IDLE")).outcome is Outcome.DONE
+        proxy.drip(0.25)
+        began = monotonic()
+        result = made.process(status("IDLE", 1000))
+        assert monotonic() - began < DRIPPED_SECONDS
+        assert result.outcome is Outcome.RETRY
+        assert "too long" in result.reason
+        proxy.heal()
+        assert made.process(status("IDLE", 2000)).outcome is Outcome.DONE
 
 
 STATES = {

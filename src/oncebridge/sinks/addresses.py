@@ -45,6 +45,10 @@ class Place(NamedTuple):
         """Show the host and its port alone."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    def __repr__(self) -> str:
+        """Show no more than that."""
+        return f"<Place {self}>"
+
 
 class Address(NamedTuple):
     """A host as it was resolved."""

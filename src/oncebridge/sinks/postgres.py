@@ -7,7 +7,7 @@ time, a UUID or JSON needs no setting.
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ from psycopg.rows import TupleRow, tuple_row
 from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
-from oncebridge.ledgers.postgres.troubles import UNPREPARED, first_line
+from oncebridge.ledgers.postgres.troubles import UNPREPARED, first_line, said
 from oncebridge.sinks.databases import (
     FORGET_AT_ONCE,
     DatabaseUnwell,
@@ -33,12 +33,14 @@ from oncebridge.sinks.sql import EFFECTS, Dialect, parts_of, qualified, quoted, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from oncebridge.clock import Clock
     from oncebridge.ledgers.findings import Finding
     from oncebridge.settings.sinks.table import TableSettings
 
-ANSWER_US: Final = 15_000_000  # how long a write may take
+ANSWER_US: Final = 15_000_000  # how long a write may take: connecting, all tries, and the answer to its last byte
+MIGRATE_US: Final = 120_000_000
 LOCK_SECONDS: Final = 5  # how long it may wait for others
 FORGET_LOCK_SECONDS: Final = 0.1
 _MIGRATE_LOCK: Final = 0x6F62_6566
@@ -98,7 +100,7 @@ class PostgresTable:
 
     def write(self, connection: psycopg.Connection[Any], values: Sequence[Any]) -> None:
         """Write one row, in the transaction that the connection is in."""
-        with self.in_our_words(self.columns):
+        with self.in_our_words(self.columns), _in_time(connection):
             found = self.found(connection)
             with connection.pipeline():
                 run(connection, _patience(LOCK_SECONDS))
@@ -155,6 +157,7 @@ class PostgresDatabase:
         """Take the URL; nothing is connected before the first event."""
         self._settings = settings
         self._address = _address(url, settings.name)
+        self._clock = clock
         self._connections = Connections(self._address, clock, autocommit=False)
         self._table = PostgresTable(settings, self._address)
         self._parameters = ["key", "sink", *self._table.columns]
@@ -202,7 +205,7 @@ class PostgresDatabase:
                     run(connection, statement.format(effects=effects))
             connection.commit()
 
-        self._call(make)
+        self._call(make, MIGRATE_US)
 
     def examine(self) -> Iterator[Finding]:
         """Look at the table, its keys and the server."""
@@ -212,41 +215,49 @@ class PostgresDatabase:
         """Let go of all connections."""
         self._connections.close()
 
-    def _call(self, work: Callable[[LedgerConnection], _Result]) -> _Result:
+    def _call(self, work: Callable[[LedgerConnection], _Result], time_us: int | None = None) -> _Result:
         """Do something on a connection that works; what was done already is known by its key, so again is safe."""
         self._connections.open()
+        until_us = self._clock.monotonic_us() + (ANSWER_US if time_us is None else time_us)
         with self._table.in_our_words(self._parameters):
             try:
-                return self._on_one(work)
+                return self._on_one(work, until_us)
             except UNPREPARED:  # a pooler is between that gives each transaction another connection
                 self._connections.prepares = False
             except _KeptWasLost:
                 pass  # a new one tells whether the server is
             self._connections.forget()
-            return self._on_one(work)
+            return self._on_one(work, until_us)
 
-    def _on_one(self, work: Callable[[LedgerConnection], _Result]) -> _Result:
-        connection = self._taken()
-        connection.patience_us = ANSWER_US
+    def _on_one(self, work: Callable[[LedgerConnection], _Result], until_us: int) -> _Result:
+        connection = self._taken(until_us)
         try:
-            return work(connection)
-        except psycopg.OperationalError as error:
-            if connection.closed and connection.was_kept:
+            result = work(connection)
+        except psycopg.Error as error:
+            self._rolled_back(connection)
+            lost = isinstance(error, psycopg.OperationalError) and connection.closed and connection.was_kept
+            if lost and self._clock.monotonic_us() < until_us:
                 raise _KeptWasLost from error
             raise
-        finally:
-            if not connection.closed:
-                with suppress(psycopg.Error):
-                    connection.rollback()
-            self._connections.give_back(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._rolled_back(connection)
+        return result
 
-    def _taken(self) -> LedgerConnection:
+    def _rolled_back(self, connection: LedgerConnection) -> None:
+        if not connection.closed:
+            with suppress(psycopg.Error):
+                connection.rollback()
+        self._connections.give_back(connection)
+
+    def _taken(self, until_us: int) -> LedgerConnection:
         try:
-            return self._connections.take()
+            return self._connections.take(until_us)
         except psycopg.Error as error:
             # Nothing was tried with any event.
             raise DatabaseUnwell(
-                f"{self._address}: {first_line(error)}; check that it runs, and lets this user in"
+                f"{self._address}: {said(error)}; check that it runs, and lets this user in"
             ) from error
 
 
@@ -258,7 +269,8 @@ def examine_table(settings: TableSettings, address: Address, clock: Clock) -> It
     """Look at a table in the ledger's own database; the server is the ledger's to examine."""
     connections = Connections(address, clock, autocommit=False)
     table = PostgresTable(settings, address)
-    with table.in_our_words(table.columns), connections.one() as connection:
+    until_us = clock.monotonic_us() + ANSWER_US
+    with table.in_our_words(table.columns), connections.one(until_us) as connection:
         findings = list(examine(connection, settings, with_effects=False))
     yield from findings
 
@@ -270,6 +282,11 @@ def run(connection: psycopg.Connection[Any], statement: str, values: Sequence[An
         if connection.info.pipeline_status or cursor.description is None:
             return []
         return cursor.fetchall()
+
+
+def _in_time(connection: psycopg.Connection[Any]) -> AbstractContextManager[None]:
+    """Bound our own statements on a connection that a ledger lends; what others lend has bounds of its own."""
+    return connection.within(ANSWER_US) if isinstance(connection, LedgerConnection) else nullcontext()
 
 
 def _patience(seconds: float) -> str:
@@ -290,15 +307,15 @@ def translated(error: psycopg.Error, settings: TableSettings, parameters: Sequen
     """Tell whose fault an error is: the event's, the database's, or nobody's. Postgres' own words may quote values."""
     state = error.sqlstate or ""
     if isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected)):
-        return WriteDisturbed(f"{place}: {first_line(error)}", after_seconds=0.0)
+        return WriteDisturbed(f"{place}: {said(error)}", after_seconds=0.0)
     if state in _UNFIT or state[:2] in _UNFIT:
         return RowRefused(f"table {settings.table}, {_unfit(error, parameters)}")
     if state[:2] in ("42", "0A", "3F", "3D"):
-        return DatabaseUnwell(f"{place}: {first_line(error)}; {_mend(error, settings)}")
+        return DatabaseUnwell(f"{place}: {said(error)}; {_mend(error, settings)}")
     if state == "25006":
         return DatabaseUnwell(f"{place}: this is a read replica; use the address of the primary")
     if not state or state[:2] in _PASSES or state == "55P03" or isinstance(error, psycopg.InterfaceError):
-        return WriteInterrupted(f"{place}: {first_line(error)}", after_seconds=0.0)
+        return WriteInterrupted(f"{place}: {said(error)}", after_seconds=0.0)
     return WriteFailed(f"{place}: Postgres raised {state} ({type(error).__name__})")
 
 
@@ -317,19 +334,25 @@ _PARAMETER: Final = re.compile(r"parameter \$(\d+)")
 
 def _unfit(error: psycopg.Error, parameters: Sequence[str]) -> str:
     state = error.sqlstate or ""
-    if isinstance(error, errors.NotNullViolation):
+    if isinstance(error, errors.NotNullViolation) and _is_servers_own(error):
         return f"column {error.diag.column_name}: takes no NULL, and this event has nothing for it"
     if state.startswith("23"):
-        return f"constraint {error.diag.constraint_name} is violated ({type(error).__name__})"
-    at = _PARAMETER.findall(error.diag.context or "")
-    column = parameters[int(at[-1]) - 1] if at else None
+        name = error.diag.constraint_name if _is_servers_own(error) else None
+        return f"{f'constraint {name}' if name else 'one of its constraints'} is violated ({type(error).__name__})"
+    at = [int(number) for number in _PARAMETER.findall(error.diag.context or "")]
+    column = parameters[at[-1] - 1] if at and at[-1] <= len(parameters) else None
     return f"{f'column {column}' if column else 'one of its columns'}: {_UNFIT.get(state) or _UNFIT[state[:2]]}"
+
+
+def _is_servers_own(error: psycopg.Error) -> bool:
+    """Tell whether the server found it by itself: a trigger names columns and constraints as it likes."""
+    return not error.diag.context
 
 
 def _mend(error: psycopg.Error, settings: TableSettings) -> str:
     """Say what somebody has to do about a database that is not made for this sink."""
     if isinstance(error, errors.UndefinedTable) and EFFECTS in first_line(error):
-        return "make it with: oncebridge migrate"
+        return f"there is no {EFFECTS} yet; make it with: oncebridge migrate"
     if isinstance(error, errors.InsufficientPrivilege):
         return (
             f"grant this user SELECT, INSERT and UPDATE on {settings.table}, SELECT, INSERT and DELETE on {EFFECTS} if "

@@ -29,6 +29,14 @@ class Place(msgspec.Struct, frozen=True):
         where = f" at {self.address}" if self.endpoint_url else ""
         return f"DynamoDB table {self.table}{f' in {self.region}' if self.region else ''}{where}"
 
+    def __repr__(self) -> str:
+        """Show no more than that."""
+        return f"<{self}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Show the same where errors are shown in colour."""
+        return [("table", str(self))]
+
     @property
     def address(self) -> str:
         """The endpoint's host and port."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -24,6 +25,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
+_PORTS: Final = re.compile(r"[0-9]{0,5}(?:,[0-9]{0,5})*")
+_SECONDS: Final = re.compile(r"-?[0-9]{1,9}")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -43,15 +46,26 @@ class Address(msgspec.Struct, frozen=True):
                 f"ledger: schema {schema!r} cannot be used; take small letters, digits and _, such as ?schema={SCHEMA}"
             )
         rest = urlencode([pair for pair in pairs if pair[0] != "schema"], quote_via=quote)
-        try:
-            given = conninfo_to_dict(f"{place}?{rest}" if rest else place)
-        except psycopg.Error:
-            # libpq's own words may quote the password.
+        given = None if _breaks(place) else _read(f"{place}?{rest}" if rest else place)
+        if given is None:
             raise ConfigurationError(
                 "ledger: this is no URL that Postgres understands; write postgresql://user:password@host:5432/database"
                 "?sslmode=verify-full, special characters of the password percent-encoded (@ is %40, / is %2F)"
-            ) from None
+            )
         return cls({**_DEFAULTS, **given}, schema)
+
+    @property
+    def connect_seconds(self) -> int:
+        """How long it may take to connect to each of its addresses; 0: without end."""
+        return max(0, int(self.parameters["connect_timeout"]))
+
+    def __repr__(self) -> str:
+        """Show what `str` shows: the parameters hold the password."""
+        return f"<Address {self}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Show the same where errors are shown in colour."""
+        return [("address", str(self))]
 
     def __str__(self) -> str:
         """Show the URL without its password and its other parameters."""
@@ -61,3 +75,19 @@ class Address(msgspec.Struct, frozen=True):
         name = f"/{quote(str(given['dbname']))}" if "dbname" in given else ""
         schema = "" if self.schema == SCHEMA else f"?schema={self.schema}"
         return f"postgresql://{user}{given.get('host', '')}{port}{name}{schema}"
+
+
+def _breaks(place: str) -> bool:
+    """Tell whether a password breaks its URL: behind a `/` or a second `@` it would pass for port, host or database."""
+    authority, _, path = place.partition("://")[2].partition("/")
+    return authority.count("@") > 1 or "@" in path
+
+
+def _read(url: str) -> dict[str, Any] | None:
+    """Read a URL; None where libpq does not understand it: its own words may quote the password."""
+    with suppress(psycopg.Error):
+        given = conninfo_to_dict(url)
+        port, seconds = str(given.get("port", "")), str(given.get("connect_timeout", 0))
+        if _PORTS.fullmatch(port) and _SECONDS.fullmatch(seconds):
+            return {**given}
+    return None

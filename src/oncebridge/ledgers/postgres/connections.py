@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
+from oncebridge import forks
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import PermanentError
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.postgres.address import Address
 
 _FIRST_ANSWER_US: Final = 5_000_000
+#: What libpq takes for its shortest time to connect.
+_CONNECT_SECONDS_MIN: Final = 2
 _NOT_YOURS: Final = (
     "a handler's transaction is ended by the bridge, together with its claim: leave {} out of the handler, return when "
     "all is done, and raise an error when it is not"
@@ -30,14 +35,16 @@ class LedgerConnection(psycopg.Connection[TupleRow]):
 
     lent = False
     was_kept = False
+    #: Whether it is the parent's of a process that was forked.
+    is_parents = False
     clock: Clock = SystemClock()
-    #: How long an answer may take; None: as long as it takes.
-    patience_us: int | None = None
+    #: When answers have to be there, whole, by the monotonic clock; None: when they come.
+    until_us: int | None = None
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        """Wait for the server, but not for ever: TCP alone does not notice a server that is there and silent."""
-        if self.patience_us is not None:
-            gen = self._in_time(gen, self.clock.monotonic_us() + self.patience_us)
+        """Wait for the server, but not for ever: TCP alone does not notice one that is silent, or drips."""
+        if self.until_us is not None:
+            gen = self._in_time(gen, self.until_us)
         return super().wait(gen, *args, **options)
 
     def _in_time(self, gen: Any, until_us: int) -> Any:
@@ -45,13 +52,37 @@ class LedgerConnection(psycopg.Connection[TupleRow]):
         try:
             wanted = next(gen)
             while True:
-                ready = yield wanted
-                if not ready and self.clock.monotonic_us() > until_us:
+                # What has come by now is looked at first: all of it may be there.
+                wanted = gen.send((yield wanted))
+                if self.clock.monotonic_us() > until_us:
                     self.pgconn.finish()  # an answer that comes later is for nobody
                     raise psycopg.OperationalError("timeout: the server takes too long to answer")
-                wanted = gen.send(ready)
         except StopIteration as end:
             return end.value
+
+    @contextmanager
+    def within(self, time_us: int) -> Iterator[None]:
+        """Give statements of our own on a connection that is lent so much time together."""
+        before, self.until_us = self.until_us, self.clock.monotonic_us() + time_us
+        try:
+            yield
+        finally:
+            self.until_us = before
+
+    def leave_to_parent(self) -> None:
+        """Let go of it in a forked child, without a word to the server: the session is the parent's.
+
+        To close it would end the session. So its number becomes that of a file which leads nowhere, and whoever uses
+        it still, such as the handler that has forked, gets an error.
+        """
+        self.is_parents = True
+        _PARENTS.append(self)  # what libpq does at its end is not for us: another thread may have been at work in it
+        with suppress(OSError, psycopg.Error):
+            nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.dup2(nowhere, self.pgconn.socket, inheritable=False)
+            finally:
+                os.close(nowhere)
 
     def commit(self) -> None:
         """Commit, unless it is lent."""
@@ -64,9 +95,10 @@ class LedgerConnection(psycopg.Connection[TupleRow]):
         super().rollback()
 
     def close(self) -> None:
-        """Close, unless it is lent."""
+        """Close, unless it is lent, or the parent's."""
         self._refuse_if_lent("close()")
-        super().close()
+        if not self.is_parents:
+            super().close()
 
     def _refuse_if_lent(self, call: str) -> None:
         if self.lent:
@@ -77,10 +109,13 @@ class LedgerConnection(psycopg.Connection[TupleRow]):
         with psycopg.Cursor(self, row_factory=tuple_row) as cursor:
             return cursor.execute(statement, parameters or None, binary=True).fetchall()
 
-    def send(self, statement: str, parameters: Sequence[Any]) -> None:
+    def send(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[TupleRow]:
         """Send one statement of the ledger's own down a pipeline; an error comes with what follows."""
-        with psycopg.Cursor(self, row_factory=tuple_row) as cursor:
-            cursor.execute(statement, parameters, binary=True)
+        return psycopg.Cursor(self, row_factory=tuple_row).execute(statement, parameters, binary=True)
+
+
+#: Connections of parents, for ever.
+_PARENTS: Final[list[LedgerConnection]] = []
 
 
 def _refuse(call: str) -> NoReturn:
@@ -88,7 +123,11 @@ def _refuse(call: str) -> NoReturn:
 
 
 class Connections:
-    """Connections that are used one thread at a time, and kept when nobody does."""
+    """Connections that are used one thread at a time, and kept when nobody does.
+
+    Only one whose use ended well is kept. An exception may strike anywhere, such as that of a signal's handler, and
+    leave an answer under way that the next user would take for its own.
+    """
 
     def __init__(self, address: Address, clock: Clock, *, autocommit: bool = True) -> None:
         """Connect to nothing yet."""
@@ -97,9 +136,22 @@ class Connections:
         self._autocommit = autocommit
         self._lock = threading.Lock()
         self._idle: list[LedgerConnection] = []
+        self._made: weakref.WeakSet[LedgerConnection] = weakref.WeakSet()
         self._is_open = False
         #: Whether statements are prepared: a pooler between may not be able to.
         self.prepares = True
+        forks.register(self)
+
+    def before_fork(self) -> None:
+        """Do nothing: what is under way in other threads goes on in the parent."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Begin anew in a child."""
+        if in_child:
+            self._lock = threading.Lock()  # another thread may have held it
+            made, self._made, self._idle = list(self._made), weakref.WeakSet(), []
+            for connection in made:
+                connection.leave_to_parent()
 
     @property
     def is_open(self) -> bool:
@@ -123,44 +175,61 @@ class Connections:
             connection.close()
 
     @contextmanager
-    def one(self) -> Iterator[LedgerConnection]:
-        """Give a connection to whoever asks, and keep it if it can be used again."""
-        connection = self.take()
+    def one(self, until_us: int) -> Iterator[LedgerConnection]:
+        """Give a connection to whoever asks, for answers until then, and keep it if it can be used again."""
+        connection = self.take(until_us)
         try:
             yield connection
-        finally:
+        except psycopg.Error:
             self.give_back(connection)
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        self.give_back(connection)
 
-    def take(self) -> LedgerConnection:
-        """Take one that is kept, or a new one."""
+    def take(self, until_us: int) -> LedgerConnection:
+        """Take one that is kept, or a new one, for answers until then."""
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return self._connected()
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            connection = self._connected(until_us)
+        connection.until_us = until_us
+        return connection
 
     def give_back(self, connection: LedgerConnection) -> None:
-        """Keep a connection for the next, unless it is lost or in the middle of something."""
-        connection.patience_us = None
-        if connection.info.transaction_status is TransactionStatus.IDLE and self._is_open:
+        """Keep a connection for the next, unless it is lost, in the middle of something, or the parent's."""
+        connection.until_us = None
+        info = connection.info
+        rests = info.transaction_status is TransactionStatus.IDLE and info.pipeline_status is PipelineStatus.OFF
+        if rests and self._is_open and not connection.is_parents:
             connection.was_kept = True
             with self._lock:
                 self._idle.append(connection)
         else:
             connection.close()
 
-    def _connected(self) -> LedgerConnection:
+    def _connected(self, until_us: int) -> LedgerConnection:
         connection = LedgerConnection.connect(
-            **self._address.parameters, autocommit=True, prepare_threshold=1 if self.prepares else None
+            **{**self._address.parameters, "connect_timeout": self._connect_seconds(until_us)},
+            autocommit=True,
+            prepare_threshold=1 if self.prepares else None,
         )
+        self._made.add(connection)
         connection.clock = self._clock
-        connection.patience_us = _FIRST_ANSWER_US
+        connection.until_us = min(until_us, self._clock.monotonic_us() + _FIRST_ANSWER_US)
         try:
             ((isolation,),) = connection.ask("SELECT current_setting('transaction_isolation')")
             if isolation != "read committed":
                 connection.execute("SET default_transaction_isolation = 'read committed'")
             connection.set_autocommit(self._autocommit)
-            connection.patience_us = None
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _connect_seconds(self, until_us: int) -> int:
+        """Return how long each address of the server may take, greeting and password included."""
+        left = max(_CONNECT_SECONDS_MIN, (until_us - self._clock.monotonic_us()) // 1_000_000)
+        given = self._address.connect_seconds
+        return min(given, left) if given > 0 else left  # none is given: without end, as libpq has it

@@ -6,7 +6,7 @@ Time is the server's. Rows are locked only while such a call runs, never while a
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import psycopg
@@ -20,7 +20,7 @@ from oncebridge.ledgers.postgres import migration, rows, wire
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
 from oncebridge.ledgers.postgres.examine import examine
-from oncebridge.ledgers.postgres.troubles import PASSING, UNPREPARED, in_our_words, not_migrated
+from oncebridge.ledgers.postgres.troubles import PASSING, UNPREPARED, in_our_words, is_servers, not_migrated, translated
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.protocol import Query
 
-ANSWER_US: Final = 15_000_000  # how long a claim, extend, settle or commit may take
+ANSWER_US: Final = 15_000_000  # how long a call may take: connecting, all tries, and the answer to its last byte
+LOOK_US: Final = 300_000_000  # the same for what may have to look at every event
 TRIES: Final = 5  # of a call that others were in the way of, or whose connection was lost
 PURGE_PAGES: Final = 256  # looked through in one transaction, so that workers get their turn in between
 
@@ -109,46 +110,46 @@ class PostgresLedger:
     def migrate(self) -> None:
         """Make or update the tables; needs no open ledger, and the right to make tables."""
         apart = Connections(self._address, self._clock)
-        with in_our_words(self._address), apart.one() as connection:
+        with in_our_words(self._address), apart.one(self._in(LOOK_US)) as connection:
             migration.migrate(connection, self._address)
 
     # --- calls ---------------------------------------------------------------------------------------
 
-    def _call(self, work: Callable[[LedgerConnection], _Result], patience_us: int | None = None) -> _Result:
+    def _in(self, time_us: int) -> int:
+        return self._clock.monotonic_us() + time_us
+
+    def _call(self, work: Callable[[LedgerConnection], _Result], time_us: int | None = None) -> _Result:
         """Do something that may be done again, on a connection that works."""
         if not self._own.is_open:
             raise LedgerUnavailable(f"{self._address} is not open")
+        until_us = self._in(ANSWER_US if time_us is None else time_us)
         with in_our_words(self._address):
             for _ in range(TRIES - 1):
-                connection = self._own.take()
-                connection.patience_us = patience_us
+                connection: LedgerConnection | None = None
                 try:
-                    return work(connection)
+                    with self._own.one(until_us) as connection:
+                        return work(connection)
                 except PASSING:
                     continue
                 except UNPREPARED:
                     self._own.prepares = self._lent.prepares = False
-                    self._own.forget()
                     self._lent.forget()
-                    connection.close()
                 except errors.ReadOnlySqlTransaction:
                     self._own.forget()  # a primary no more: the next connection finds the new one
-                    connection.close()
                     raise
                 except psycopg.OperationalError:
                     # A connection that was kept may have died meanwhile; a new one tells whether the server has.
-                    if not (connection.closed and connection.was_kept):
+                    was_lost = connection is not None and connection.closed and connection.was_kept
+                    if not was_lost or self._clock.monotonic_us() >= until_us:
                         raise
-                    self._own.forget()
-                finally:
-                    self._own.give_back(connection)
-            with self._own.one() as connection:
+                self._own.forget()
+            with self._own.one(until_us) as connection:
                 return work(connection)
 
-    def _function(self, name: str, arguments: list[Any], patience_us: int | None = None) -> tuple[Any, ...]:
+    def _function(self, name: str, arguments: list[Any], time_us: int | None = None) -> tuple[Any, ...]:
         """Call one of the ledger's functions; safe to repeat with the same arguments."""
         statement = wire.call(self._schema, name, len(arguments))
-        (row,) = self._call(lambda connection: connection.ask(statement, arguments), patience_us)
+        (row,) = self._call(lambda connection: connection.ask(statement, arguments), time_us)
         return row
 
     # --- claim, extend, settle -----------------------------------------------------------------------
@@ -160,7 +161,7 @@ class PostgresLedger:
         self._make_places()
         order = wire.in_order(asks)
         arguments = wire.claim_arguments([asks[place] for place in order], nonce, lease_us)
-        row = self._function("claim", arguments, ANSWER_US)
+        row = self._function("claim", arguments)
         return wire.back_in_place(order, wire.answers(row))
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
@@ -169,7 +170,7 @@ class PostgresLedger:
             return []
         order = wire.in_order([claim.ask for claim in claims])
         arguments = wire.extend_arguments([claims[place] for place in order], lease_us)
-        (kept,) = self._function("extend", arguments, ANSWER_US)
+        (kept,) = self._function("extend", arguments)
         return wire.back_in_place(order, kept)
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
@@ -178,13 +179,13 @@ class PostgresLedger:
             return []
         order = wire.in_order([settlement.claim.ask for settlement in settlements])
         arguments = wire.settle_arguments([settlements[place] for place in order])
-        kept, _ = self._function("settle", arguments, ANSWER_US)
+        kept, _ = self._function("settle", arguments)
         return wire.back_in_place(order, kept)
 
     def _make_places(self) -> None:
         """Make the partitions of the next days, once a day; until then their events are kept among the others."""
         day = self._clock.now_us() // DAY_US
-        if day != self._placed_day and self._call(lambda one: migration.make_places(one, self._schema), ANSWER_US):
+        if day != self._placed_day and self._call(lambda one: migration.make_places(one, self._schema)):
             self._placed_day = day
 
     # --- a handler's transaction ---------------------------------------------------------------------
@@ -206,29 +207,28 @@ class PostgresLedger:
             finally:
                 connection.lent = False
             self._commit(connection, claim)
-        finally:
-            if not connection.closed:
-                with suppress(psycopg.Error):
-                    connection.rollback()
-            self._lent.give_back(connection)
+        except BaseException:
+            # Not kept: nobody knows where it was struck. What it has begun is rolled back by the server.
+            connection.close()
+            raise
+        self._lent.give_back(connection)
 
     def _begun(self) -> LedgerConnection:
         """Return a connection in a transaction that can only be committed once its claim is settled."""
         if not self._own.is_open:
             raise LedgerUnavailable(f"{self._address} is not open")
-        statement = f"SELECT {self._schema}.pledge()"
+        statement, until_us = f"SELECT {self._schema}.pledge()", self._in(ANSWER_US)
         with in_our_words(self._address):
             while True:
-                connection = self._lent.take()
-                connection.patience_us = ANSWER_US
+                connection = self._lent.take(until_us)
                 try:
                     with connection.pipeline():
                         connection.ask(statement)
-                    connection.patience_us = None
+                    connection.until_us = None  # what the handler does takes as long as it takes
                     return connection
                 except psycopg.OperationalError:
                     connection.close()
-                    if not connection.was_kept:
+                    if not connection.was_kept or self._clock.monotonic_us() >= until_us:
                         raise
                     self._lent.forget()
                 except BaseException:
@@ -237,41 +237,49 @@ class PostgresLedger:
 
     def _commit(self, connection: LedgerConnection, claim: Claim) -> None:
         """Settle and commit in one go, so that the claim is not locked while an answer travels."""
+        if connection.is_parents:
+            raise LedgerUnavailable(f"{self._address}: the handler has forked, and its transaction is the parent's")
         arguments = wire.settle_arguments([Settlement(claim, Outcome.DONE)])
         statement = wire.call(self._schema, "settle_pledged", len(arguments))
-        connection.patience_us = ANSWER_US
+        settled: psycopg.Cursor[Any] | None = None
         try:
-            with in_our_words(self._address), connection.pipeline():
-                connection.send(statement, arguments)
+            with connection.within(ANSWER_US), connection.pipeline():
+                settled = connection.send(statement, arguments)
                 connection.commit()
-        except LedgerUnavailable:
+        except psycopg.Error as error:
+            ours = translated(error, self._address)
+            at_commit = settled is not None and settled.pgresult is not None and not connection.closed
+            if ours is None or (at_commit and not is_servers(error)):
+                raise  # a deferred constraint or trigger of the handler's own tables
             # Perhaps only the answer was lost. To settle again would be wrong: the effect may not be there.
-            if not self._is_done(claim):
-                raise
+            if not (isinstance(ours, LedgerUnavailable) and self._is_done(claim)):
+                raise ours from error
 
     def _is_done(self, claim: Claim) -> bool:
         statement = f"SELECT status, token FROM {self._schema}.event WHERE day = %s AND key = %s AND handler = %s"  # noqa: S608
         values = [wire.day_of(claim.ask), claim.ask.key, wire.storable(claim.ask.handler)]
-        found = self._call(lambda connection: connection.ask(statement, values), ANSWER_US)
+        found = self._call(lambda connection: connection.ask(statement, values))
         return found == [(Status.DONE.value, claim.token)]
 
     # --- reading -------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's rows, with what dead letters hold."""
-        return self._entries(*rows.of_key(self._schema, key))
+        return self._entries(*rows.of_key(self._schema, key), ANSWER_US)
 
     def scan(self, query: Query) -> Iterator[Entry]:
         """Return what matches, the longest unchanged first."""
-        yield from self._entries(*rows.matching(self._schema, query))
+        yield from self._entries(*rows.matching(self._schema, query), LOOK_US)
 
-    def _entries(self, statement: str, values: list[Any]) -> list[Entry]:
-        return [Entry.from_row(row) for row in self._call(lambda connection: connection.ask(statement, values))]
+    def _entries(self, statement: str, values: list[Any], time_us: int) -> list[Entry]:
+        found = self._call(lambda connection: connection.ask(statement, values), time_us)
+        return [Entry.from_row(row) for row in found]
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""
         statement = f"SELECT status, count(*) FROM {self._schema}.event GROUP BY status"  # noqa: S608 - a checked name
-        return {Status(status): number for status, number in self._call(lambda connection: connection.ask(statement))}
+        found = self._call(lambda connection: connection.ask(statement), LOOK_US)
+        return {Status(status): number for status, number in found}
 
     def examine(self) -> Iterator[Finding]:
         """Look at the server."""
@@ -292,7 +300,7 @@ class PostgresLedger:
 
     def _purge_place(self, name: str, day: int | None, before_us: int) -> int:
         if day is not None:
-            (young,) = self._function("is_young", [name, before_us])
+            (young,) = self._function("is_young", [name, before_us], LOOK_US)
             if young:
                 return 0
             dropped = self._dropped(day, before_us)
@@ -302,7 +310,7 @@ class PostgresLedger:
 
     def _dropped(self, day: int, before_us: int) -> int | None:
         try:
-            (dropped,) = self._function("drop_place", [day, before_us])
+            (dropped,) = self._function("drop_place", [day, before_us], LOOK_US)
         except LedgerUnavailable as error:
             if isinstance(error.__cause__, (errors.LockNotAvailable, errors.DeadlockDetected)):
                 return None  # somebody is at work in it
@@ -312,5 +320,6 @@ class PostgresLedger:
     def _in_pages(self, table: str, function: str, arguments: list[Any]) -> int:
         (pages,) = self._function("pages", [table])
         return sum(
-            self._function(function, [*arguments, first, PURGE_PAGES])[0] for first in range(0, pages, PURGE_PAGES)
+            self._function(function, [*arguments, first, PURGE_PAGES], LOOK_US)[0]
+            for first in range(0, pages, PURGE_PAGES)
         )

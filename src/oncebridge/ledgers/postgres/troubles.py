@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -75,6 +76,16 @@ _BY_WORDS: Final = {
 _ELSE: Final = "check that the server runs; the ledger connects again by itself"
 
 
+#: Classes of SQLSTATE that are about the server: connections, resources, shutting down, its disk, itself.
+_SERVERS: Final = frozenset({"08", "53", "57", "58", "XX"})
+
+
+def is_servers(error: psycopg.Error) -> bool:
+    """Tell whether an error is the server's or our own functions', and not about what was written."""
+    state = error.sqlstate or ""
+    return not state or state[:2] in _SERVERS or state in _OWN
+
+
 @contextmanager
 def in_our_words(address: Address) -> Iterator[None]:
     """Turn Postgres' errors into ours; what is a mistake of ours stays as it is."""
@@ -95,11 +106,11 @@ def translated(error: psycopg.Error, address: Address) -> Exception | None:
         return not_migrated(address)
     if isinstance(error, errors.InsufficientPrivilege):
         return LedgerRefused(
-            f"{address}: {first_line(error)}; grant this user USAGE on schema {address.schema}, EXECUTE on its "
+            f"{address}: {said(error)}; grant this user USAGE on schema {address.schema}, EXECUTE on its "
             "functions, and SELECT, INSERT, UPDATE and DELETE on its tables"
         )
     if isinstance(error, _PASSES):
-        return LedgerUnavailable(f"{address}: {first_line(error)}; {_advice(error)}")
+        return LedgerUnavailable(f"{address}: {said(error)}; {_advice(error)}")
     return None
 
 
@@ -119,8 +130,30 @@ def _advice(error: psycopg.Error) -> str:
     return next((advice for words, advice in _BY_WORDS.items() if words in text), _ELSE)
 
 
+#: SQLSTATE -> words, where the name of the error says it less well.
+_WORDS: Final = {
+    "25006": "read-only transaction",
+    "42501": "permission denied",
+    "55P03": "lock timeout",
+    "57014": "statement timeout",
+}
+_CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def said(error: psycopg.Error) -> str:
+    """Say what happened without any data, for reasons and logs.
+
+    The server's own words may quote what was written: a trigger raises what it likes, under any code. Only what there
+    is no code for comes from libpq, and is about the connection.
+    """
+    if error.sqlstate is None:
+        return first_line(error)
+    name = _CAPITAL.sub(" ", type(error).__name__).rstrip("_").lower()
+    return f"{_WORDS.get(error.sqlstate, name)} ({error.sqlstate})"
+
+
 def first_line(error: psycopg.Error) -> str:
-    """Return what happened, without the rows and statements that Postgres shows below: they hold data."""
+    """Return the first line of what libpq or the server says; the rows and statements below hold data."""
     text = error.diag.message_primary or str(error)
     lines = [line.strip() for line in text.strip().splitlines()]
     if len(lines) > 1 and lines[0].startswith("Multiple connection attempts"):
