@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import growth
+import hostile
 import serve
 import startup
 from contestants import BATCH, Contestant, Oncebridge, check_once
@@ -292,10 +293,29 @@ def start(place: Place) -> Iterator[Row]:
     )
 
 
+# --- hostile input -----------------------------------------------------------------------------------------------
+
+
+def worst_inputs(place: Place) -> Iterator[Row]:
+    """Measure the worst inputs known beside a usual event of the same size; the table shows the worst of them."""
+    with place.progress.stage("hostile input", hostile.NUMBER) as advance:
+        usual_ms, costs = hostile.costs_ms(advance)
+    name = max(costs, key=costs.__getitem__)
+    yield Row(
+        what=f"1 MB at its worst: {name}",
+        beside="a usual event of 1 MB",
+        unit="ms",
+        on_facts=Pair(ours=costs[name], theirs=usual_ms, comes_to=costs[name] / usual_ms),
+        goal=10,
+        at_least=False,
+    )
+
+
 #: In the order of the table. Growth is last but one: it fills the second server.
 MEASURES: Final[Mapping[str, Callable[[Place], Iterator[Row]]]] = {
     "redis": on_redis,
     "trips": round_trips,
+    "hostile": worst_inputs,
     "sqlite": on_sqlite,
     "postgres": on_postgres,
     "serve": over_http,

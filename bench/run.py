@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results.json"
 PICTURE = ROOT / "docs" / "bench.svg"
-PARTS = ("redis", "trips", "sqlite", "postgres", "serve", "memory", "growth", "start")
+PARTS = ("redis", "trips", "hostile", "sqlite", "postgres", "serve", "memory", "growth", "start")
 NEEDED = (
     "oncebridge",
     "rich",

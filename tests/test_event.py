@@ -9,7 +9,7 @@ from hypothesis import given
 
 from oncebridge.errors import Unreadable
 from oncebridge.event import parse
-from oncebridge.strict_json import BYTES_MAX, DEPTH_MAX, canonical
+from oncebridge.strict_json import BYTES_MAX, CONTAINERS_MAX, DEPTH_MAX, canonical
 from payloads import (
     ABSENT,
     ACW,
@@ -255,6 +255,12 @@ def test_larger_than_possible_is_refused(size):
     assert f"{BYTES_MAX:,}" in reason
 
 
+def test_brackets_in_text_do_not_count():
+    """Only objects and lists count towards their limits, not what a customer typed."""
+    assert parse(with_value(json.dumps('[{"' * CONTAINERS_MAX + "\\"))).topic
+    assert parse(with_value("[" + "[]," * (CONTAINERS_MAX - 10) + "1]")).topic
+
+
 def test_many_keys_are_read():
     """An event may have as many fields as fit."""
     fields = {f"field{number}": number for number in range(50_000)}
@@ -332,6 +338,7 @@ UNREADABLE = {
     "D6 nesting": (with_value("[" * 200_000 + "]" * 200_000), ["nested", str(DEPTH_MAX)]),
     "D6 nesting of objects": (with_value('{"a":' * 5_000 + "1" + "}" * 5_000), ["nested", str(DEPTH_MAX)]),
     "D6 nesting without end": (DEEP, ["nested"]),
+    "D6 too many lists": (with_value("[" + "[]," * CONTAINERS_MAX + "1]"), ["100,00", "objects and lists"]),
     "D7 UTF-16 with a mark": (TEXT.encode("utf-16"), ["byte order mark"]),
     "D7 UTF-16 without a mark": (TEXT.encode("utf-16-le"), ["UTF-16"]),
     "D7 UTF-16, big end first": (TEXT.encode("utf-16-be"), ["UTF-16"]),

@@ -8,7 +8,7 @@ forgotten. Only where they differ is the text read again by a slower reader that
 from __future__ import annotations
 
 import json
-import re
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -17,13 +17,17 @@ from oncebridge.errors import Unreadable
 
 BYTES_MAX: Final = 1_048_576 + 65_536  # an event of 1 MB and the envelope around it
 DEPTH_MAX: Final = 64
+CONTAINERS_MAX: Final = 100_000  # objects and lists: each costs many times its two bytes
 NAME_SHOWN_MAX: Final = 60  # field names come from outside: never print an endless one
 
 _TYPE_NAMES: Final = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
 _TOO_MANY_DIGITS: Final = "holds a number with too many digits"
 
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKETS: Final = re.compile(rb"[\[\]{}]")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_UP, _DOWN = b"\x01", b"\xff"  # as signed bytes: one level more, one less
+_STEPS: Final = bytes.maketrans(b"[]{}", (_UP + _DOWN) * 2)
+
+_NULL: Final = b"\\u0000"
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -53,18 +57,35 @@ def as_bytes(raw: object) -> bytes:
         raise Unreadable(_too_deep()) from None
 
 
-def read_json(data: bytes, *, bytes_max: int = BYTES_MAX) -> tuple[Any, Any]:
+def read_json(data: bytes, *, bytes_max: int = BYTES_MAX, containers_max: int = CONTAINERS_MAX) -> tuple[Any, Any]:
     """Return the parsed tree, and the tree with numbers as written (the same object where they agree)."""
     if len(data) > bytes_max:
         raise Unreadable(f"is {len(data):,} bytes long; the limit is {bytes_max:,}")
+    if data.count(b"{") + data.count(b"[") > DEPTH_MAX:
+        _check_brackets(data, containers_max)
     try:
         tree = _decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise Unreadable(_why_unreadable(data, error)) from None
-    # Before anything recurses into it.
-    if data.count(b"{") + data.count(b"[") > DEPTH_MAX and _depth(tree) > DEPTH_MAX:
-        raise Unreadable(_too_deep())
     return tree, tree if _is_faithful(tree, data) else _read_exactly(data)
+
+
+def _check_brackets(data: bytes, containers_max: int) -> None:
+    """Refuse a text that is nested too deeply or has too many objects and lists, before anything is made of it.
+
+    It may be no JSON and may never end, so it is gone through a few times as a whole, and never back.
+    """
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    steps = b"".join(unescaped.split(b'"')[::2]).translate(_STEPS, _NO_BRACKETS)
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > DEPTH_MAX:
+        raise Unreadable(_too_deep())
+    containers = steps.count(_UP)
+    if containers > containers_max:
+        raise Unreadable(f"holds {containers:,} objects and lists; the limit is {containers_max:,}")
+
+
+def _too_deep() -> str:
+    return f"is nested more than {DEPTH_MAX} levels deep"
 
 
 def canonical(exact: object) -> bytes:
@@ -74,7 +95,7 @@ def canonical(exact: object) -> bytes:
 
 def _is_faithful(tree: object, data: bytes) -> bool:
     """Tell whether writing the tree back gives what was read: no key, digit or escape was forgotten."""
-    if b"\\u0000" in data:
+    if _NULL in data:
         return False
     again = _encode(tree)
     # White space between tokens says nothing; taking it out leaves every token as it was written.
@@ -87,7 +108,7 @@ def _read_exactly(data: bytes) -> Any:
         text = data.decode()
         tree = json.loads(
             text,
-            object_pairs_hook=_object_without_twins,
+            object_pairs_hook=_object_without_null_characters if _NULL in data else _object_without_twins,
             parse_float=_as_written,
             parse_int=_integer,
             parse_constant=_refuse_constant,
@@ -108,12 +129,13 @@ def _object_without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         twin = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise Unreadable(f"the key {_shown(twin)} stands twice in one object")
-    for name, value in pairs:
-        if "\x00" in name or (type(value) is str and "\x00" in value):
-            raise Unreadable(f"the character U+0000 stands in {_shown(name)}; databases cannot keep it")
-        if type(value) is list:
-            _refuse_null_characters(name, value)
     return result
+
+
+def _object_without_null_characters(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, value in pairs:
+        _refuse_null_characters(name, [name, value])
+    return _object_without_twins(pairs)
 
 
 def _refuse_null_characters(name: str, values: list[Any]) -> None:
@@ -138,7 +160,7 @@ def _refuse_constant(name: str) -> Any:
 
 def _why_unreadable(data: bytes, error: Exception) -> str:
     """Say in words what is wrong with a text that is no JSON."""
-    if isinstance(error, RecursionError) or _depth_of_text(data) > DEPTH_MAX:
+    if isinstance(error, RecursionError):
         return _too_deep()
     if not data.strip():
         return "is empty"
@@ -155,7 +177,9 @@ def _why_unreadable(data: bytes, error: Exception) -> str:
 
 def _why_not_json(text: str, error: Exception) -> str:
     try:
-        tree = json.loads(text, parse_constant=_refuse_constant)
+        tree = json.loads(
+            text, parse_constant=_refuse_constant, parse_float=str
+        )  # what a fraction is worth is no matter
         json.dumps(tree, ensure_ascii=False).encode()
     except Unreadable as wrong:
         return str(wrong)
@@ -168,35 +192,6 @@ def _why_not_json(text: str, error: Exception) -> str:
     except ValueError:
         return _TOO_MANY_DIGITS
     return "holds a number that is out of range" if "range" in str(error) else f"is not JSON: {error}"
-
-
-def _depth_of_text(data: bytes) -> int:
-    """Count the levels of nesting of a text that may never end, so that Pythons agree on what is wrong with it."""
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", data)):
-        depth += 1 if bracket in b"{[" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _depth(tree: object) -> int:
-    """Count the levels of nesting, level by level rather than by recursion; stop once it is too deep."""
-    level, depth = [tree], 0
-    while level and depth <= DEPTH_MAX:
-        below: list[object] = []
-        for node in level:
-            if isinstance(node, dict):
-                below.extend(node.values())
-            elif isinstance(node, list):
-                below.extend(node)
-        if any(isinstance(node, (dict, list)) for node in level):
-            depth += 1
-        level = below
-    return depth
-
-
-def _too_deep() -> str:
-    return f"is nested more than {DEPTH_MAX} levels deep"
 
 
 def _shown(name: str) -> str:

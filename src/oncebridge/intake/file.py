@@ -90,20 +90,25 @@ def _lines_of_file(path: str) -> Iterator[bytes]:
 
 def _lines_of_input(stopping: threading.Event) -> Iterator[bytes | None]:
     """Read standard input without getting stuck in it, so that a signal is noticed while it is quiet."""
-    source, rest = sys.stdin.fileno(), b""
+    source, size = sys.stdin.fileno(), 0
+    pieces: list[bytes] = []  # of a line whose end has not come yet
     while not stopping.is_set():
         if not select.select([source], [], [], INPUT_POLL_SECONDS)[0]:
             yield None
             continue
         chunk = os.read(source, CHUNK_BYTES)
         if not chunk:
-            yield rest
+            yield b"".join(pieces)
             return
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-        if len(rest) >= WRAPPER_BYTES_MAX:
-            yield rest
-            rest = b""
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield b"".join((*pieces, end))
+            pieces, size = [], 0
+        pieces.append(rest)
+        size += len(rest)
+        if size >= WRAPPER_BYTES_MAX:
+            yield b"".join(pieces)
+            pieces, size = [], 0
 
 
 @contextmanager

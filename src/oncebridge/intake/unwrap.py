@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.errors import Unreadable
-from oncebridge.strict_json import read_json
+from oncebridge.strict_json import CONTAINERS_MAX, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WRAPPER_BYTES_MAX: Final = 16 * 1_048_576  # a whole batch for Lambda, escaped twice
+WRAPPER_CONTAINERS_MAX: Final = 16 * CONTAINERS_MAX
 NESTING_MAX: Final = 8  # a wrapper in a wrapper in a wrapper is real; more is an attack
 
 #: Without one of these, a text is no wrapper, and need not be parsed to know that.
@@ -34,7 +35,7 @@ _text: Final = msgspec.json.Decoder(str).decode
 
 def unwrap(data: bytes) -> list[bytes]:
     """Return the deliveries that a text holds; the text itself where it is no wrapper."""
-    return [data] if _looks_like_an_event(data) else list(_from_text(data, NESTING_MAX))
+    return list(_from_text(data, NESTING_MAX))
 
 
 def unwrap_parsed(tree: Any) -> list[Any]:
@@ -52,10 +53,10 @@ def _from_text(data: bytes, nesting: int) -> Iterator[Any]:
         yield from _from_array(data, nesting)
         return
     inner = None
-    if nesting and not _looks_like_an_event(data) and any(mark in data for mark in _MARKS):
+    if nesting and _may_be_a_wrapper(data):
         with suppress(Unreadable):
             # With numbers as written: what is inside must keep its identity.
-            _, tree = read_json(data, bytes_max=WRAPPER_BYTES_MAX)
+            _, tree = read_json(data, bytes_max=WRAPPER_BYTES_MAX, containers_max=WRAPPER_CONTAINERS_MAX)
             inner = _inner(tree)
     if inner is None:
         yield data
@@ -74,13 +75,13 @@ class _Marks(msgspec.Struct, gc=False):
 _event_marks: Final = msgspec.json.Decoder(_Marks).decode
 
 
-def _looks_like_an_event(data: bytes) -> bool:
-    """Tell whether a text is an event for sure, if it can be read at all: nearly every text is one."""
+def _may_be_a_wrapper(data: bytes) -> bool:
+    """Tell whether a text is worth a closer look: nearly every one is an event for sure, and many are no JSON."""
     try:
         marks = _event_marks(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return False
-    return bool(bytes(marks.detail) or bytes(marks.eventBody))
+    return not (bytes(marks.detail) or bytes(marks.eventBody)) and any(mark in data for mark in _MARKS)
 
 
 def _from_array(data: bytes, nesting: int) -> Iterator[Any]:
@@ -93,9 +94,6 @@ def _from_array(data: bytes, nesting: int) -> Iterator[Any]:
         yield data
     for element in elements:
         text = bytes(element)
-        if _looks_like_an_event(text):
-            yield text  # nearly always
-            continue
         if text.startswith(b'"'):
             with suppress(msgspec.MsgspecError, ValueError):  # else it is refused with a reason later
                 text = _text(text).encode()
