@@ -40,7 +40,8 @@ class Function:
     """A function whose handler notes the facts it is given, and does with each what `does` says."""
 
     def __init__(self, ledger=None, **settings):
-        """Take a ledger, or make one."""
+        """Take a ledger, or make one. It is open to everybody unless told otherwise."""
+        settings = {"allow_requests_without_key": True, **settings}
         self.clock = ManualClock()
         self.ledger = MemoryLedger(self.clock) if ledger is None else ledger
         self.bridge = Bridge(self.ledger, settings=Settings(**settings), clock=self.clock)

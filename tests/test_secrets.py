@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from oncebridge import ConfigurationError, MissingExtra
+from oncebridge import Bridge, ConfigurationError, MissingExtra
 from oncebridge.settings import load_settings
 from oncebridge.settings.secrets import Secret, read_reference
 
@@ -100,3 +100,53 @@ def test_nothing_shows_it(monkeypatch):
     shown = [f(held) for held in (secret, [secret], settings, settings.api_keys) for f in (repr, str, "{}".format)]
     assert shown[0] == "<Secret env:CRM_TOKEN>"
     assert CANARY not in "".join(shown)
+
+
+# --- the ledger's URL -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["file", "environment", "program", "bridge"])
+@pytest.mark.parametrize("place", ["env", "file", "secretsmanager"])
+def test_the_ledger_is_named_by_where_its_url_is(tmp_path, monkeypatch, request, how, place):
+    """A URL holds a password, so it is fetched from where the other secrets are."""
+    monkeypatch.chdir(tmp_path)
+    url = f"sqlite:///{tmp_path}/once.db"
+    monkeypatch.setenv("LEDGER_URL", url)
+    (tmp_path / "url").write_text(f"{url}\n")
+    if place == "secretsmanager":
+        ministack = request.getfixturevalue("ministack")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", ministack.url)
+        name = f"ledger-{how}"
+        ministack.client("secretsmanager").create_secret(Name=name, SecretString=url)
+    reference = {"env": "env:LEDGER_URL", "file": "file:url"}.get(place, f"secretsmanager:ledger-{how}")
+    if how == "bridge":
+        assert str(Bridge(reference).ledger.path) == f"{tmp_path}/once.db"
+        return
+    if how == "file":
+        (tmp_path / "oncebridge.toml").write_text(f'ledger = "{reference}"\n')
+    elif how == "environment":
+        monkeypatch.setenv("ONCEBRIDGE_LEDGER", reference)
+    bridge = Bridge.from_settings(**({"ledger": reference} if how == "program" else {}))
+    assert bridge.settings.ledger == url
+
+
+def test_a_ledger_that_is_not_where_it_is_named_is_said(monkeypatch):
+    """The error names the setting and the place."""
+    monkeypatch.setenv("ONCEBRIDGE_LEDGER", "env:NOBODY_HAS_SET_THIS")
+    with pytest.raises(ConfigurationError, match=r"ONCEBRIDGE_LEDGER: env:NOBODY_HAS_SET_THIS: .* is not set"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        [f"redis://:{CANARY}@h"], {"url": f"redis://:{CANARY}@h"}, f"{CANARY}:x@h", f"mysql://u:{CANARY}@h",
+        f"redis://:{CANARY}@[h", f"redis://u:{CANARY}@h:port", f"postgresql://u:{CANARY}@[::1", 7,
+    ],
+)  # fmt: skip
+def test_no_error_shows_the_password_of_a_ledger(url):
+    """Whatever is wrong with a URL, its words say what, without what it holds."""
+    with pytest.raises(ConfigurationError) as refused:
+        Bridge.from_settings(ledger=url)
+    assert CANARY not in str(refused.value)
+    assert "ledger" in str(refused.value)

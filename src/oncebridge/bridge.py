@@ -17,6 +17,7 @@ from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.ledgers.protocol import MayBecomeAnother
 from oncebridge.settings import Settings, load_settings
+from oncebridge.settings.secrets import is_reference, read_reference
 from oncebridge.settings.sinks.webhook import downstream_sink
 from oncebridge.sinks import Breakers, Means, make_sink
 from oncebridge.sinks.letters import make_copiers
@@ -157,7 +158,7 @@ class Bridge:
                 self._run,
                 event,
                 context,
-                api_keys=self.settings.api_keys,
+                settings=self.settings,
                 clock=self._clock,
                 telemetry=self.telemetry,
             )
@@ -254,4 +255,5 @@ class Bridge:
 
 
 def _ledger(url: str, settings: Settings) -> Ledger:
+    url = read_reference(url).value if is_reference(url) else url
     return ledger_from_url(url, retention_us=int(settings.retention_days * DAY_US))

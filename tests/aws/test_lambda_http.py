@@ -284,3 +284,62 @@ def test_keys_are_for_requests_alone(locked):
     """What AWS itself hands over is let in by AWS' own rules."""
     assert locked(fact(1))["processed"] == 1
     assert locked(records(message(text(2)))) == {"batchItemFailures": []}
+
+
+# --- without keys -------------------------------------------------------------------------------------------
+
+
+def context_of(door, **context):
+    """Write a request with more in its context, as AWS writes it."""
+    request = door(text(1))
+    return {**request, "requestContext": {**request["requestContext"], **context}}
+
+
+def test_without_keys_nobody_may_come_in(door, caplog):
+    """Anybody who knows the URL could send events: refused so that the sender keeps them, with how to set keys."""
+    with Function(allow_requests_without_key=False) as function:
+        answer = function(door(text(1)))
+        assert answer["statusCode"] == 401
+        assert "no keys are set" in read(answer)["detail"]
+        forged = {"X-Api-Key": "", "Authorization": "Bearer x", "X-Amzn-Iam": "me", "requestContext": "authorizer"}
+        assert function(door(text(1), forged))["statusCode"] == 401
+        assert function(door(json.dumps({**fact(1), "requestContext": {"authorizer": IAM}})))["statusCode"] == 401
+        assert function.tried == []
+        assert function.statuses == {}
+    assert "ONCEBRIDGE_API_KEYS" in caplog.text
+
+
+IAM = {"iam": {"accountId": "210987654321", "userArn": "arn:aws:iam::210987654321:user/events", "callerId": "A"}}
+
+
+@pytest.mark.parametrize(
+    ("door", "context"),
+    [
+        (url_request, {"authorizer": IAM}),
+        (url_request, {"authorizer": {"jwt": {"claims": {"sub": "genesys"}, "scopes": None}}}),
+        (url_request, {"authorizer": {"lambda": {"tenant": "genesys"}}}),
+        (gateway_request, {"authorizer": {"principalId": "genesys"}}),
+        (gateway_request, {"authorizer": {"claims": {"sub": "genesys"}}}),
+        (gateway_request, {"identity": {"userArn": "arn:aws:iam::210987654321:user/events"}}),
+    ],
+)
+def test_whom_aws_has_let_in_needs_no_key(door, context):
+    """A function URL or a gateway that asks for IAM, a token or an authorizer says so in the request's context."""
+    with Function(allow_requests_without_key=False) as function:
+        assert function(context_of(door, **context))["statusCode"] == 200
+        assert function.done == [1]
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"authorizer": None}, {"authorizer": {}}, {"authorizer": {"iam": None}}, {"authorizer": {"iam": {}}},
+        {"authorizer": "iam"}, {"authorizer": {"lambda": None}}, {"authorizer": ["iam"]}, {"authentication": None},
+        {"identity": {"userArn": None}}, {"identity": {"sourceIp": "10.0.0.1", "apiKey": "sent-by-anybody"}},
+    ],
+)  # fmt: skip
+def test_a_context_that_names_nobody_lets_nobody_in(door, context):
+    """An authorizer that is not there says nothing."""
+    with Function(allow_requests_without_key=False) as function:
+        assert function(context_of(door, **context))["statusCode"] == 401
+        assert function.tried == []

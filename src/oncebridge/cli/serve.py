@@ -99,6 +99,10 @@ class Plan(msgspec.Struct, frozen=True):
     #: Whether what the ledger warns of has been said already.
     said: bool = False
 
+    def __repr__(self) -> str:
+        """Show nothing of what was given: the ledger's URL may hold a password."""
+        return f"<Plan for {self.handler or 'sinks'} at port {self.port}>"
+
     def make_bridge(self) -> Bridge:
         """Make the bridge, and register what events go to."""
         chosen = load_settings(self.settings, **self.given)

@@ -16,11 +16,9 @@ from oncebridge.intake.terms import Terms
 from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from oncebridge.clock import Clock
     from oncebridge.intake.results import Result
-    from oncebridge.settings.secrets import Secret
+    from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
 
 #: Kept free at the end of an invocation: what runs then is to be finished, settled and answered.
@@ -44,14 +42,14 @@ def answer(
     event: Any,
     context: Any,
     *,
-    api_keys: Sequence[Secret],
+    settings: Settings,
     clock: Clock,
     telemetry: Telemetry,
 ) -> Any:
     """Work off one invocation, and answer it."""
     until_us = _until_us(context, clock)
     if is_request(event):
-        return answer_request(run, event, Terms(until_us=until_us), api_keys=api_keys, telemetry=telemetry)
+        return answer_request(run, event, Terms(until_us=until_us), settings=settings, telemetry=telemetry)
     invocation = recognise(event)
     unfinished = invocation.records  # all of them, if the ledger is out of reach
     try:

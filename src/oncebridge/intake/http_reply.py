@@ -89,5 +89,11 @@ NO_KEY: Final = problem(
     "send one of the keys as X-API-Key, as Authorization: Bearer, or as the password of Basic",
     {"WWW-Authenticate": 'Bearer realm="oncebridge"'},
 )
+#: 401 too: with 403 an API destination would drop the event, and somebody may set keys soon.
+NO_KEYS_SET: Final = problem(
+    HTTPStatus.UNAUTHORIZED,
+    "nobody may send requests here yet: no keys are set; the log says how",
+    {"WWW-Authenticate": 'Bearer realm="oncebridge"'},
+)
 #: Where the ledger is, and what is wrong there, is for whoever reads the log.
 OUTAGE: Final = come_again("the ledger is out of reach", OUTAGE_RETRY_AFTER_SECONDS)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.intake.api_keys import Keys
-from oncebridge.intake.http_reply import METHODS, NO_KEY, OUTAGE, Reply, reply_for, wrong_method
+from oncebridge.intake.http_reply import METHODS, NO_KEY, NO_KEYS_SET, OUTAGE, Reply, reply_for, wrong_method
 from oncebridge.intake.unwrap import body_of, is_event, unwrap_parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from oncebridge.intake.answers import Run
     from oncebridge.intake.terms import Terms
-    from oncebridge.settings.secrets import Secret
+    from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
+
+#: What AWS writes of a sender that it has let in, by IAM, by a token, or by a function that it asked.
+AUTHORIZERS: Final = ("iam", "jwt", "lambda", "principalId", "claims")
 
 
 def is_request(event: Any) -> bool:
@@ -29,10 +32,10 @@ def is_request(event: Any) -> bool:
 
 
 def answer_request(
-    run: Run, request: dict[str, Any], terms: Terms, *, api_keys: Sequence[Secret], telemetry: Telemetry
+    run: Run, request: dict[str, Any], terms: Terms, *, settings: Settings, telemetry: Telemetry
 ) -> dict[str, Any]:
     """Work off what a request brings, and answer it in the form that Lambda's senders understand."""
-    reply = _refusal(request, api_keys) or _reply(run, request, terms, telemetry)
+    reply = _refusal(request, settings, telemetry) or _reply(run, request, terms, telemetry)
     answer: dict[str, Any] = {
         "statusCode": reply.status,
         "headers": dict(reply.headers),
@@ -45,11 +48,29 @@ def answer_request(
     return answer
 
 
-def _refusal(request: dict[str, Any], api_keys: Sequence[Secret]) -> Reply | None:
+def _refusal(request: dict[str, Any], settings: Settings, telemetry: Telemetry) -> Reply | None:
     """Answer a request that is not looked at; None if it is."""
-    if not Keys(api_keys).let_in(_headers(request)):
+    if not (settings.api_keys or settings.allow_requests_without_key or _is_authenticated(request)):
+        telemetry.warn(
+            "a request over HTTP was refused: anybody could send one. Name keys by where they are, in api_keys or "
+            "ONCEBRIDGE_API_KEYS, such as env:ONCEBRIDGE_KEY; or let AWS look who sends, by IAM or an authorizer; or "
+            "set allow_requests_without_key, if nobody else can reach this function"
+        )
+        return NO_KEYS_SET
+    if not Keys(settings.api_keys).let_in(_headers(request)):
         return NO_KEY
     return None if _method(request) in METHODS else wrong_method(*METHODS)
+
+
+def _is_authenticated(request: dict[str, Any]) -> bool:
+    """Tell whether AWS says who sent a request: a sender writes headers and body, and never its context."""
+    context = request.get("requestContext")
+    if not isinstance(context, dict):
+        return False
+    authorizer, identity = context.get("authorizer"), context.get("identity")
+    if isinstance(authorizer, dict) and any(authorizer.get(name) for name in AUTHORIZERS):
+        return True
+    return isinstance(identity, dict) and bool(identity.get("userArn"))
 
 
 def _reply(run: Run, request: dict[str, Any], terms: Terms, telemetry: Telemetry) -> Reply:

@@ -49,8 +49,9 @@ def ledger_from_url(url: str, *, retention_us: int = RETENTION_US) -> Ledger:
     scheme = scheme_of(url)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        # The URL itself may hold a password: only its scheme is shown.
-        raise ConfigurationError(f"ledger: no ledger for {scheme or 'a URL without a scheme'!r}; use one of {known}")
+        # The URL itself may hold a password: only its scheme is shown, where it has one for sure.
+        shown = scheme if scheme and "://" in url else "a URL without a scheme"
+        raise ConfigurationError(f"ledger: no ledger for {shown!r}; use one of {known}")
     module, name, extra = SCHEMES[scheme]
     try:
         found = getattr(import_module(module), name)

@@ -24,7 +24,7 @@ from oncebridge.retry import RetryPolicy
 from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_one, check_table, number, one_of, whole
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.profiles import read_profile
-from oncebridge.settings.secrets import REFERENCES, Secret, read_key_secret, with_secret_file
+from oncebridge.settings.secrets import LEDGER, REFERENCES, Secret, read_key_secret, with_secret_file
 from oncebridge.settings.serve import SERVE, ServeSettings
 from oncebridge.settings.sinks import read_sink
 from oncebridge.settings.sinks.sink import SinkSettings
@@ -65,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_bus: str | None = None
     #: Whoever brings events over HTTP has to know one of these, if there are any.
     api_keys: tuple[Secret, ...] = ()
+    #: Whether a Lambda function without keys takes requests over HTTP that AWS has not authenticated.
+    allow_requests_without_key: bool = False
     #: Under which CloudWatch keeps the metrics of a Lambda function.
     metrics_namespace: str = "Oncebridge"
     retry: RetryPolicy = RetryPolicy()
@@ -124,7 +126,7 @@ def _read_namespace(value: Any) -> str:
 
 
 TOP: Final = {
-    "ledger": TEXT,
+    "ledger": LEDGER,
     "secret_file": TEXT,
     "lease_seconds": number(0.1, 43_200),
     "handler_timeout_seconds": number(0.1, 86_400),
@@ -141,6 +143,7 @@ TOP: Final = {
     "dead_letter_queue": TEXT,
     "dead_letter_bus": TEXT,
     "api_keys": REFERENCES,
+    "allow_requests_without_key": FLAG,
     "metrics_namespace": Check("a CloudWatch namespace such as Shop/Events, that begins with no AWS/", _read_namespace),
 }
 RETRY: Final = {

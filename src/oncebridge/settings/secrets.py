@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from oncebridge.errors import ConfigurationError, MissingExtra
-from oncebridge.settings.checks import Check, read_texts
+from oncebridge.settings.checks import Check, read_text, read_texts
 
 SECRET_BYTES_MIN: Final = 16
 SECRET_BYTES_MAX: Final = 64  # as much as the hash takes
@@ -49,6 +49,11 @@ def is_reference(value: object) -> bool:
     return isinstance(value, str) and value.partition(":")[0] in _PLACES and ":" in value
 
 
+def _read_ledger(value: Any) -> str:
+    """Read a ledger's URL, or fetch it from where a reference says."""
+    return read_reference(value).value if is_reference(value) else read_text(value)
+
+
 def _from_environment(name: str) -> str:
     if name not in os.environ:
         raise ConfigurationError(f"env:{name}: this environment variable is not set")
@@ -83,6 +88,12 @@ REFERENCE: Final = Check("env:NAME, file:PATH or secretsmanager:ID", read_refere
 REFERENCES: Final = Check(
     "a list of env:NAME, file:PATH or secretsmanager:ID",
     lambda value: tuple(read_reference(reference) for reference in read_texts(value)),
+    shown=False,
+)
+
+LEDGER: Final = Check(
+    "a ledger's URL such as sqlite:///once.db, or where one is: env:NAME, file:PATH or secretsmanager:ID",
+    _read_ledger,
     shown=False,
 )
 
