@@ -186,10 +186,12 @@ def test_the_table_is_the_one_that_migrate_makes(amazon, stack):
 
 
 def test_the_ledger_may_be_redis(amazon, receiver, deploy, valkey):
-    """With Redis there is no table and no right to one; the URL comes from the secret."""
-    amazon.client("secretsmanager").create_secret(Name="ledger/url", SecretString=valkey.url)
+    """With Redis there is no table and no right to one; the URL is read from the secret, and stands nowhere else."""
+    secret = amazon.client("secretsmanager").create_secret(Name="ledger/url", SecretString=valkey.url)["ARN"]
     event = payloads.envelope(payloads.ACW, {"conversationId": "on Redis"})
-    with deploy("on-redis", Ledger="Redis", RedisUrlSecret="ledger/url") as stack:
+    with deploy("on-redis", Ledger="Redis", RedisUrlSecret=secret) as stack:
+        function = amazon.client("lambda").get_function_configuration(FunctionName=stack.name)
+        assert function["Environment"]["Variables"]["ONCEBRIDGE_LEDGER"] == f"secretsmanager:{secret}"
         ear = Ear(stack)
         put(amazon, stack, event)
         ear.wait_for(fresh=1)

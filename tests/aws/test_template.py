@@ -129,6 +129,7 @@ RIGHTS = {
         {f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete", "ConditionCheck")},
         arn("Table"),
     ),
+    "ReadTheLedgersUrl": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisUrlSecret"}),
     "SendDeadLettersToTheQueue": ({"sqs:SendMessage", "sqs:GetQueueAttributes"}, arn("DeadLetters")),
     "SendDeadLettersToTheBus": ({"events:PutEvents"}, {"Ref": "DeadLetterBusArn"}),
     "LookForTheBus": ({"events:DescribeEventBus"}, {"Ref": "DeadLetterBusArn"}),
@@ -172,6 +173,7 @@ def test_the_function_may_do_these_things_and_no_others():
 #: A right that only some parameters need, and the condition that it hangs on.
 CONDITIONAL = {
     "KeepTheLedger": "OnDynamoDB",
+    "ReadTheLedgersUrl": "ReadsUrl",
     "SendDeadLettersToTheQueue": "SendsToQueue",
     "SendDeadLettersToTheBus": "SendsToBus",
     "LookForTheBus": "SendsToBus",
@@ -461,6 +463,23 @@ def test_strangers_are_kept_out_behind_the_queue_too():
     """Whoever may send to the queue gets no further with another source or org."""
     assert VARIABLES["ONCEBRIDGE_ALLOWED_SOURCES"] == {"Fn::Sub": "${EventSourcePrefix}*"}
     assert VARIABLES["ONCEBRIDGE_ALLOWED_ORGS"] == {"Ref": "AllowedOrgs"}
+
+
+def test_no_secret_is_filled_in():
+    """A password is named by where it is: whoever may look at the function or the stack does not see it."""
+    assert "{{resolve" not in TEXT
+    secret = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:ledger/url-a1b2c3"
+    assert re.fullmatch(READ["Parameters"]["RedisUrlSecret"]["AllowedPattern"], secret)
+    assert not re.fullmatch(
+        READ["Parameters"]["RedisUrlSecret"]["AllowedPattern"], "rediss://user:password@host:6379/0"
+    )
+    chosen = Formation(READ, Ledger="Redis", RedisUrlSecret=secret)
+    variables = chosen.properties("Function")["Environment"]["Variables"]
+    assert variables["ONCEBRIDGE_LEDGER"] == f"secretsmanager:{secret}"
+    (policy,) = chosen.properties("FunctionRole")["Policies"]
+    (right,) = [one for one in policy["PolicyDocument"]["Statement"] if one["Sid"] == "ReadTheLedgersUrl"]
+    assert right["Resource"] == secret
+    assert Formation(READ, Ledger="Redis").refused()
 
 
 # --- what is watched --------------------------------------------------------------------------------------------------
