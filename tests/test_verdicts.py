@@ -5,6 +5,7 @@ The situations are those that people report: each is a list of deliveries, and t
 
 import random
 import threading
+import time
 from collections import Counter
 from functools import cache
 from itertools import combinations
@@ -539,3 +540,23 @@ def test_simulated_stream_in_random_batches(seed):
     assert again <= {"redelivery", "republish", "conflict", "dead"}
     assert len(calls) == sum(one.verdict == "fresh" for one in deliveries)
     bridge.close()
+
+
+# --- many of one entity ------------------------------------------------------------------------------------------
+
+
+def cpu_seconds(number):
+    """Measure what a batch takes in which all are states of one entity, of this thread alone."""
+    deliveries = [raw(shown("AVAILABLE" if n % 2 else "BUSY", n)) for n in range(number)]
+    with Bridge("memory://") as bridge:
+        bridge.on("*")(lambda event: None)
+        before = time.thread_time()
+        results = bridge.process_many(deliveries)
+        took = time.thread_time() - before
+    assert {result.verdict for result in results} == {"fresh"}
+    return took
+
+
+def test_a_batch_of_one_entity_takes_time_in_proportion():
+    """They are worked off one after the other, so eight times as many take about eight times as long."""
+    assert cpu_seconds(3200) < 24 * min(cpu_seconds(400) for _ in range(3))

@@ -343,3 +343,15 @@ def test_a_context_that_names_nobody_lets_nobody_in(door, context):
     with Function(allow_requests_without_key=False) as function:
         assert function(context_of(door, **context))["statusCode"] == 401
         assert function.tried == []
+
+
+def test_a_request_holds_a_bounded_number_of_deliveries(door):
+    """One that holds more is told so, and nothing of it is processed or kept."""
+    with Function(deliveries_per_request=3) as function:
+        for body in ([fact(n) for n in range(4)], records(*(message(text(n)) for n in range(4))), [[{}, {}], [{}, {}]]):
+            answer = function(door(json.dumps(body)))
+            assert answer["statusCode"] == 413
+            assert "3 deliveries" in read(answer)["detail"]
+        assert function.tried == []
+        assert function.statuses == {}
+        assert function(door(json.dumps([fact(n) for n in range(3)])))["statusCode"] == 200

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.xdist_group("hostile")  # one server is enough
 PATIENCE_SECONDS = 60.0
 KEY = "a-key-for-these-tests"
 BODY_BYTES_MAX = 1_000_000
+HELD_MAX = 100
 #: What the kernel may take on its way, whoever reads it.
 BUFFERED_BYTES = 40_000_000
 
@@ -44,6 +45,7 @@ def note(event):
 SETTINGS = f"""\
 ledger = "sqlite:///once.db"
 api_keys = ["env:KEY_OF_TESTS"]
+deliveries_per_request = {HELD_MAX}
 
 [serve]
 read_within_seconds = 1
@@ -271,6 +273,35 @@ def test_a_sender_that_goes_away_has_brought_its_event(server):
     wait_until(lambda: str(TIME_MS + number) in server.effects, "it to take effect")
     wait_until(lambda: b'"redelivery":1' in server.talk(request(text(number).encode())), "it to be a duplicate")
     assert server.effects.count(str(TIME_MS + number)) == 1
+
+
+#: Bodies that hold more deliveries than a request may, some of them once they are unwrapped.
+TOO_MANY = {
+    "list": b"[" + b",".join([b"{}"] * (HELD_MAX + 1)) + b"]",
+    "readable list": f"[{','.join(text(n) for n in range(2000, 2000 + HELD_MAX + 1))}]".encode(),
+    "numbers": b"[" + b"1," * (BODY_BYTES_MAX // 2 - 2) + b"1]",
+    "records": b'{"Records":[' + b"{}," * (BODY_BYTES_MAX // 3 - 10) + b"{}]}",
+    "list in a list": b"[[" + b"{}," * (BODY_BYTES_MAX // 3 - 10) + b"{}]]",
+    "list in a text": b'["[' + b"{}," * (BODY_BYTES_MAX // 3 - 10) + b'{}]"]',
+}
+
+
+@pytest.mark.parametrize("body", TOO_MANY.values(), ids=TOO_MANY)
+def test_a_request_holds_a_bounded_number_of_deliveries(server, body):
+    """One that holds more is told so, and nothing of it is processed or kept."""
+    before = len(server.effects)
+    answered = server.talk(request(body))
+    assert status(answered) == 413
+    assert b"deliveries_per_request" in answered
+    assert len(server.effects) == before
+
+
+def test_a_request_may_hold_as_many_as_that(server):
+    """The bound itself is allowed."""
+    before = len(server.effects)
+    body = f"[{','.join(text(n) for n in range(4000, 4000 + HELD_MAX))}]".encode()
+    assert f'"processed":{HELD_MAX},'.encode() in server.talk(request(body))
+    assert len(server.effects) == before + HELD_MAX
 
 
 # --- connections ----------------------------------------------------------------------------------------------

@@ -24,11 +24,11 @@ from oncebridge.identity import key_text
 from oncebridge.intake.asking import Asking
 from oncebridge.intake.holding import Holding
 from oncebridge.intake.keeper import Held, Keeper
+from oncebridge.intake.lines import Lines
 from oncebridge.intake.reading import Reader
 from oncebridge.intake.results import Result, reason_for
 from oncebridge.intake.settling import Finished, Settling, finished_as
 from oncebridge.intake.tasks import (
-    At,
     Delivery,
     Picking,
     Task,
@@ -157,31 +157,23 @@ class Flow:
 
     def _rounds(self, tasks: list[Task], give_up_us: int, terms: Terms) -> None:
         """Give every task a result, round by round; those that have one already are looked at for their twins."""
-        pending = [task for task in tasks if task.result is None]
-        ended = {task.at: task for task in tasks if task.result is not None} if pending else {}
-        while pending:
-            if ended:
-                self._take_over(pending, ended)
-                pending = [task for task in pending if task.result is None]
+        lines = Lines(tasks, self._as_twin)
+        while asked := lines.front:
             if self._must_stop(terms):
-                for task in pending:
+                for task in lines.waiting:
                     task.result = stopped(task)
                 return
-            asked = Picking().pick(pending)
             busy = self._round(asked, terms)
-            ended.update((task.at, task) for task in asked if task.result is not None)
+            lines.move_up(asked)
             if busy and len(busy) == len(asked) and not self._waited(busy, give_up_us):
-                give_up(busy, pending)
-            pending = [task for task in pending if task.result is None]
+                lines.end(give_up(busy, lines.waiting))
 
-    def _take_over(self, pending: list[Task], ended: dict[At, Task]) -> None:
+    def _as_twin(self, task: Task, twin: Task) -> Result | None:
         """Give what came twice in this batch the end of what came first."""
-        for task in pending:
-            twin = ended.get(task.at)
-            if twin is not None:
-                task.result = as_twin(task, twin)
-                if task.result is not None and self._listening:
-                    self.telemetry.record(move_of("claimed", task, task.result.reason))
+        result = as_twin(task, twin)
+        if result is not None and self._listening:
+            self.telemetry.record(move_of("claimed", task, result.reason))
+        return result
 
     def _waited(self, busy: list[Task], give_up_us: int) -> bool:
         """Wait for what is busy, while nothing is held; False once the time for that is over."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.intake.api_keys import Keys
 from oncebridge.intake.http_reply import METHODS, NO_KEY, NO_KEYS_SET, OUTAGE, Reply, reply_for, wrong_method
-from oncebridge.intake.unwrap import body_of, is_event, unwrap_parsed
+from oncebridge.intake.request_body import TooMany, deliveries_in_parsed
+from oncebridge.intake.unwrap import body_of, is_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,8 @@ def answer_request(
     run: Run, request: dict[str, Any], terms: Terms, *, settings: Settings, telemetry: Telemetry
 ) -> dict[str, Any]:
     """Work off what a request brings, and answer it in the form that Lambda's senders understand."""
-    reply = _refusal(request, settings, telemetry) or _reply(run, request, terms, telemetry)
+    most = settings.deliveries_per_request
+    reply = _refusal(request, settings, telemetry) or _reply(run, request, terms, most, telemetry)
     answer: dict[str, Any] = {
         "statusCode": reply.status,
         "headers": dict(reply.headers),
@@ -73,10 +75,12 @@ def _is_authenticated(request: dict[str, Any]) -> bool:
     return isinstance(identity, dict) and bool(identity.get("userArn"))
 
 
-def _reply(run: Run, request: dict[str, Any], terms: Terms, telemetry: Telemetry) -> Reply:
+def _reply(run: Run, request: dict[str, Any], terms: Terms, most: int, telemetry: Telemetry) -> Reply:
     body = body_of(request)
     try:
-        return reply_for(run(unwrap_parsed(b"" if body is None else body), terms))
+        return reply_for(run(deliveries_in_parsed(b"" if body is None else body, most), terms))
+    except TooMany as refusal:
+        return refusal.reply
     except LedgerUnavailable as error:
         telemetry.warn(f"a request has to come again: {error}")
         return OUTAGE

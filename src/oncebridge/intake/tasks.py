@@ -113,14 +113,17 @@ def as_twin(task: Task, twin: Task) -> Result | None:
     return result_from(task, task.answer)
 
 
-def give_up(busy: list[Task], pending: list[Task]) -> None:
+def give_up(busy: list[Task], pending: list[Task]) -> list[Task]:
     """Hand back what is busy, and with it what must not overtake it: later twins, and states of its entity."""
+    given_up = []
     by_event = {task.at: task for task in busy}
     by_entity: dict[bytes | None, Task] = {task.ask.entity: task for task in busy if task.ask.entity is not None}
     for task in pending:
         ahead = by_event.get(task.at) or by_entity.get(task.ask.entity)
         if ahead is not None and ahead.answer is not None:
             task.result = result_from(task, ahead.answer, again_in_us=ahead.answer.busy_us)
+            given_up.append(task)
+    return given_up
 
 
 def is_letter(task: Task) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,14 +34,14 @@ _elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _text: Final = msgspec.json.Decoder(str).decode
 
 
-def unwrap(data: bytes) -> list[bytes]:
-    """Return the deliveries that a text holds; the text itself where it is no wrapper."""
-    return list(_from_text(data, NESTING_MAX))
+def unwrap(data: bytes, most: int | None = None) -> list[bytes]:
+    """Return the deliveries that a text holds, or as many of them as wanted; the text itself where it is no wrapper."""
+    return list(islice(_from_text(data, NESTING_MAX), most))
 
 
-def unwrap_parsed(tree: Any) -> list[Any]:
+def unwrap_parsed(tree: Any, most: int | None = None) -> list[Any]:
     """Return the deliveries in JSON that somebody has parsed already; texts in it come out byte for byte."""
-    return list(_from_part(tree, NESTING_MAX, _as_it_is))
+    return list(islice(_from_part(tree, NESTING_MAX, _as_it_is), most))
 
 
 def is_event(tree: dict[str, Any]) -> bool:

@@ -29,7 +29,7 @@ def make_application(bridge: Bridge, *, metrics: Callable[[], bytes] | None = No
     """Make the ASGI application of one process; it closes the bridge when it ends."""
     door = Door(bridge.settings)
     gathering = Gathering(bridge, door)
-    events = Events(door, gathering, handled=bridge.add_downstream())
+    events = Events(door, gathering, handled=bridge.add_downstream(), most=bridge.settings.deliveries_per_request)
     others = _others(bridge, door, gathering, metrics)
     life = Life(bridge, gathering)
 

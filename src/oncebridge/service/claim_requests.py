@@ -204,9 +204,9 @@ def read_delivery(event: msgspec.Raw) -> bytes:
             data = msgspec.json.decode(data, type=str).encode()
     elif data[:1] not in (b"{", b"["):
         raise Wrong(_expected("event"))
-    deliveries = unwrap(data)
+    deliveries = unwrap(data, 2)
     if len(deliveries) != 1:
-        raise Wrong(f"event: holds {len(deliveries)} deliveries; claim them one by one")
+        raise Wrong("event: holds several deliveries; claim them one by one")
     return deliveries[0]
 
 

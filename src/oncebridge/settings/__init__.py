@@ -67,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[Secret, ...] = ()
     #: Whether a Lambda function without keys takes requests over HTTP that AWS has not authenticated.
     allow_requests_without_key: bool = False
+    #: How many deliveries one request over HTTP may hold.
+    deliveries_per_request: int = 1000
     #: Under which CloudWatch keeps the metrics of a Lambda function.
     metrics_namespace: str = "Oncebridge"
     retry: RetryPolicy = RetryPolicy()
@@ -144,6 +146,7 @@ TOP: Final = {
     "dead_letter_bus": TEXT,
     "api_keys": REFERENCES,
     "allow_requests_without_key": FLAG,
+    "deliveries_per_request": whole(1, 10_000),
     "metrics_namespace": Check("a CloudWatch namespace such as Shop/Events, that begins with no AWS/", _read_namespace),
 }
 RETRY: Final = {
