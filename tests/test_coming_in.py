@@ -6,7 +6,6 @@ import pytest
 
 from oncebridge import Bridge, ConfigurationError, Settings, Verdict
 from oncebridge.claim import Status
-from oncebridge.deadletters import DeadLetters
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings import load_settings
 from payloads import (
@@ -126,11 +125,11 @@ def test_a_widened_list_lets_the_letter_in():
     bridge = Bridge(ledger, settings=Settings(allowed_orgs=(ORG,), secret=secret))
     bridge.on("*")(got.append)
     with bridge:
-        dead = DeadLetters(bridge.open())
-        (entry,) = dead.matching()
+        dead = bridge.dead_letters
+        (entry,) = dead.list()
         assert dead.redrive(entry).column == "processed"
         assert bridge.process(envelope(ACW)).verdict is Verdict.REDELIVERY
-        assert not [*dead.matching()]
+        assert not [*dead.list()]
     assert len(got) == 1
     assert ledger.counts()[Status.DONE] == 1
 
@@ -221,8 +220,8 @@ def test_a_letter_behind_a_transformer_can_be_redriven(loaded):
 
     with bridge:
         bridge.process(raw({"what": "Desk Changed", "payload": {"eventId": "1", "at": 1}}))
-        dead = DeadLetters(bridge.open())
-        (entry,) = dead.matching()
+        dead = bridge.dead_letters
+        (entry,) = dead.list()
         assert dead.redrive(entry).column == "processed"
 
 

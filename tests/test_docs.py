@@ -270,7 +270,7 @@ def test_options_exist(path):
     assert {name.split()[0] for name in quoted(read(path)) if name.startswith("--")} <= flags_of(*commands())
 
 
-@pytest.mark.parametrize("words", [["deduplicate"], ["process", "--nonsense"], ["dead", "list", "--handler"]], ids=str)
+@pytest.mark.parametrize("words", [["deduplicate"], ["process", "--nonsense"], ["dead", "list", "--force"]], ids=str)
 def test_wrong_commands_are_caught(words):
     """A command or option that does not exist is noticed."""
     assert call_problem(words)

@@ -25,7 +25,6 @@ from oncebridge import (
     Verdict,
 )
 from oncebridge.claim import Status
-from oncebridge.deadletters import DeadLetters
 from oncebridge.handlers import overlap
 from oncebridge.identity import key_bytes
 from oncebridge.ledgers.memory import MemoryLedger
@@ -320,8 +319,8 @@ def test_one_function_may_take_several_topics(deliver):
         for topic in (ACW, "v2.detail.*", "*", "Acw", f"v2.detail.events.conversation.{CONVERSATION}.acw"):
             bridge.on(topic, name="crm")(take)
         assert bridge.process(deliver).outcome is Outcome.DEAD
-        letters = DeadLetters(bridge.open())
-        (entry,) = letters.matching()
+        letters = bridge.dead_letters
+        (entry,) = letters.list()
         assert letters.redrive(entry).outcome is Outcome.DONE
         assert bridge.process(deliver).verdict is Verdict.REDELIVERY
     assert len(got) == 1

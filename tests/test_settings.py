@@ -62,7 +62,7 @@ def test_defaults():
 def test_bridge_reads_no_file(settings_file):
     """A bridge made from a URL reads neither file nor environment."""
     settings_file("this is not TOML")
-    assert Bridge("memory://").settings == Settings()
+    assert Bridge("memory://").settings == Settings(ledger="memory://")
 
 
 #: Setting -> what the file, the environment and the program say, and what that is read as.

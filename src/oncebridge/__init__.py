@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oncebridge.bridge import Bridge
 from oncebridge.claim import Outcome, Verdict
+from oncebridge.deadletters import DeadLetter, DeadLetters
 from oncebridge.errors import (
     ClaimLost,
     ConfigurationError,
@@ -30,6 +31,8 @@ __all__ = [  # noqa: RUF022 - grouped by who needs it
     "Envelope",
     "Event",
     # What callers get
+    "DeadLetter",
+    "DeadLetters",
     "Outcome",
     "Result",
     "Verdict",

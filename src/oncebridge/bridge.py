@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from weakref import WeakSet
+
+from msgspec.structs import replace
 
 from oncebridge.clock import Clock, SystemClock
+from oncebridge.deadletters import DeadLetters
 from oncebridge.handlers import Handlers
 from oncebridge.intake.asking import ledger_breaker, reach
 from oncebridge.intake.aws_lambda import answer
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
+    from oncebridge.handlers import Handler
     from oncebridge.intake.results import Result
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.settings.sinks.sink import SinkSettings
@@ -52,13 +57,7 @@ class Bridge:
         clock: Clock | None = None,
     ) -> None:
         """Take a ledger or its URL. Reads no file and connects to nothing before the first delivery."""
-        self.settings = settings or Settings()
-        self.ledger: Ledger = _ledger(ledger, self.settings) if isinstance(ledger, str) else ledger
-        #: Looked at for every batch, and that it is one of these takes longer to find out.
-        self._changeable = self.ledger if isinstance(self.ledger, MayBecomeAnother) else None
-        self.handlers = Handlers()
         self.books = Books()
-        self._profiles = Profiles(self.settings.profiles)
         self.telemetry = telemetry or Telemetry()
         self._unhandled: Unhandled | None = None
         self._clock = clock or SystemClock()
@@ -68,16 +67,38 @@ class Bridge:
         #: Set once it was told to stop.
         self.stopping = threading.Event()
         self._metrics: EmbeddedMetrics | None = None
+        self._wire(ledger, settings or Settings())
+
+    def _wire(self, ledger: str | Ledger, settings: Settings) -> None:
+        """Take a ledger and settings, and make what hangs on them."""
+        self.settings = replace(settings, ledger=ledger) if isinstance(ledger, str) else settings
+        self.ledger: Ledger = _ledger(ledger, settings) if isinstance(ledger, str) else ledger
+        #: Looked at for every batch, and that it is one of these takes longer to find out.
+        self._changeable = self.ledger if isinstance(self.ledger, MayBecomeAnother) else None
+        self.handlers = Handlers()
+        self._profiles = Profiles(settings.profiles)
         #: By name; the one of `downstream_url` has none.
         self.sinks: dict[str, Sink] = {}
         self._means = Means(
             clock=self._clock,
             breakers=Breakers(self._clock, self.telemetry.warn),
             ledger=self.ledger,
-            retention_us=int(self.settings.retention_days * DAY_US),
+            retention_us=int(settings.retention_days * DAY_US),
         )
-        for sink in self.settings.sinks:
+        for sink in settings.sinks:
             self._add_sink(sink)
+
+    def rewire(self, settings: Settings, ledger: str | None = None) -> None:
+        """Take other settings, and another ledger if one is named; handlers stay. Not beside a running batch.
+
+        For commands: what stands on the command line wins over what a program has given its bridge.
+        """
+        self.close()
+        sinks = [*self.sinks.values()]
+        own = [handler for handler in self.handlers if not any(handler.function is sink for sink in sinks)]
+        self._wire(ledger or self.ledger, settings)
+        for handler in own:
+            self.register(handler.pattern, handler.function, name=handler.name, permanent=handler.permanent)
 
     @classmethod
     def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:
@@ -114,11 +135,23 @@ class Bridge:
         """
 
         def register(function: Function) -> Function:
-            handler = self.handlers.add(topic, function, name=name, permanent=permanent)
-            check_transaction(handler, self.ledger)
+            self.register(topic, function, name=name, permanent=permanent)
+            _WITH_HANDLERS.add(self)
             return function
 
         return register
+
+    def register(
+        self,
+        topic: str,
+        function: Callable[..., Any],
+        *,
+        name: str = "",
+        permanent: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Register a handler for this bridge alone, as commands do: nobody is told that it belongs to one."""
+        handler = self.handlers.add(topic, function, name=name, permanent=permanent)
+        check_transaction(handler, self.ledger)
 
     def _add_sink(self, settings: SinkSettings) -> None:
         sink = make_sink(settings, self._means)
@@ -181,6 +214,11 @@ class Bridge:
                 )
                 self.telemetry.add(self._metrics)
             return self._metrics
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The dead letters of the ledger, to list, show, redrive and discard."""
+        return DeadLetters(self.open)
 
     @property
     def clock(self) -> Clock:
@@ -252,6 +290,17 @@ class Bridge:
             self.ledger.close()
             for sink in self.sinks.values():
                 sink.close()
+
+
+#: The bridges of this process that functions were registered on.
+_WITH_HANDLERS: Final[WeakSet[Bridge]] = WeakSet()
+
+
+def bridges_of(function: Callable[..., Any]) -> list[tuple[Bridge, Handler]]:
+    """Return the bridges that a function is registered on, and as what: its name and topics are only known there."""
+    return [
+        (bridge, handler) for bridge in [*_WITH_HANDLERS] for handler in bridge.handlers if handler.function is function
+    ]
 
 
 def _ledger(url: str, settings: Settings) -> Ledger:

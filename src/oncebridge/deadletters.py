@@ -3,89 +3,188 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+import msgspec
 from msgspec.structs import replace
 
-from oncebridge.claim import Ask, Claim, Outcome, Settlement, Verdict
-from oncebridge.identity import key_text, unreadable_key
-from oncebridge.intake.results import Result, reason_for
+from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
+from oncebridge.errors import ConfigurationError
+from oncebridge.identity import key_bytes, key_text, unreadable_key
+from oncebridge.intake.results import Result, joined, reason_for
 from oncebridge.ledgers.protocol import Query
 from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from oncebridge.intake.flow import Flow
+    from oncebridge.intake.tasks import Delivery
     from oncebridge.ledgers.protocol import Entry
 
 DISCARD_LEASE_US = 10_000_000
 
 
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that will not be tried again by itself, for one handler."""
+
+    key: str
+    #: The name of the handler that it is for; empty where that has none, or where none ever got it.
+    handler: str
+    #: Dead, or claimed or to be retried while it is redriven.
+    status: Status
+    topic: str
+    time_ms: int | None
+    envelope: str | None
+    attempts: int
+    #: When it became a dead letter, or was last redriven.
+    changed_ms: int
+    again_ms: int | None
+    lease_until_ms: int | None
+    reason: str
+    #: Only from `show`: what it holds, and the error with its traceback. Both may be personal data.
+    raw: bytes | None = None
+    detail: str = ""
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        """Read what a ledger knows of one."""
+        return cls(
+            key=key_text(entry.key),
+            handler=entry.handler,
+            status=entry.status,
+            topic=entry.topic,
+            time_ms=entry.time_ms,
+            envelope=entry.envelope,
+            attempts=entry.attempts,
+            changed_ms=entry.changed_us // 1000,
+            again_ms=entry.again_us // 1000 or None,
+            lease_until_ms=entry.lease_until_us // 1000 or None,
+            reason=entry.reason,
+            raw=entry.raw,
+            detail=entry.detail,
+        )
+
+    def __repr__(self) -> str:
+        """Show what a list may show, and nothing of what it holds."""
+        return f"<DeadLetter {self.key} {self.topic or '?'} for {self.handler or 'any handler'}: {self.reason}>"
+
+
 class DeadLetters:
-    """The dead letters of one ledger."""
+    """The dead letters of one bridge's ledger: an object for programs and commands alike."""
 
-    def __init__(self, flow: Flow) -> None:
-        """Take the flow whose ledger keeps them, and whose handlers they are redriven to."""
-        self._flow = flow
+    def __init__(self, open_flow: Callable[[], Flow]) -> None:
+        """Take what opens the ledger that keeps them, and the handlers that they are redriven to."""
+        self._open = open_flow
 
-    def matching(self, query: Query = Query()) -> Iterator[Entry]:  # noqa: B008 - frozen
-        """Return those that match, the oldest first, without what they hold."""
-        return self._flow.ledger.scan(replace(query, letters=True))
+    def list(
+        self,
+        *,
+        topic: str | None = None,
+        reason: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Iterator[DeadLetter]:
+        """Return those that match, the oldest first, without what they hold.
 
-    def show(self, key: bytes) -> list[Entry]:
-        """Return those of one event, with what they hold: this may be personal data."""
-        return [entry for entry in self._flow.ledger.get(key) if entry.raw is not None]
+        Args:
+            topic: Only this one; `{id}` and `*` work.
 
-    def redrive(self, entry: Entry, *, force: bool = False) -> Result:
-        """Try one again under its own key, with attempts from zero; `force` skips echo and stale.
+            reason: Only reasons that contain this text.
 
-        Like any delivery it may fail again, be busy, or turn out to be done meanwhile.
+            since: Only those of this time, with its zone, or later.
+
+            until: Only those before this time.
+
         """
-        return self._recorded("redriven", entry, self._redrive(entry, force=force))
+        query = Query(
+            letters=True,
+            topic=topic,
+            reason=reason,
+            since_us=_time_us("since", since),
+            until_us=_time_us("until", until),
+        )
+        return (DeadLetter.of(entry) for entry in self._open().ledger.scan(query))
+
+    def show(self, key: str) -> tuple[DeadLetter, ...]:
+        """Return those of one event, one for each handler, with what they hold: this may be personal data."""
+        return tuple(DeadLetter.of(entry) for entry in self._entries(_key(key)))
+
+    def redrive(self, letter: DeadLetter | str, *, force: bool = False) -> Result:
+        """Try one again, once, under its own key, with attempts from zero; of a key, those of all its handlers.
+
+        Like any delivery it may fail again, be busy, or turn out to be done meanwhile. It is `unhandled` where the
+        handler that it is for is not there, and stays a dead letter.
+
+        Args:
+            letter: A dead letter, or its key.
+
+            force: Even if it is an echo or stale by now.
+
+        """
+        return joined([self._redriven(one, force=force) for one in self._chosen(letter)])
+
+    def discard(self, letter: DeadLetter | str) -> Result:
+        """Give one up for good: what it holds is erased, a tombstone keeps it from coming back."""
+        return joined([self._discarded(one) for one in self._chosen(letter)])
+
+    def _entries(self, key: bytes) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self._open().ledger.get(key) if entry.raw is not None)
+
+    def _chosen(self, letter: DeadLetter | str) -> tuple[DeadLetter, ...]:
+        """Return the letters that are meant: the one, or all of a key, which must have some."""
+        if isinstance(letter, DeadLetter):
+            return (letter,)
+        letters = self.show(letter)
+        if not letters:
+            raise ConfigurationError(f"no dead letter under {letter}; see: oncebridge dead list")
+        return letters
+
+    def _entry(self, letter: DeadLetter) -> Entry | None:
+        """Return what the ledger has of a letter now; it may be gone since it was listed."""
+        entries = self._entries(_key(letter.key))
+        return next((entry for entry in entries if entry.handler == letter.handler), None)
+
+    # --- redrive -------------------------------------------------------------------------------------
+
+    def _redriven(self, letter: DeadLetter, *, force: bool) -> Result:
+        entry = self._entry(letter)
+        if entry is None:
+            return self._gone(letter)
+        return self._recorded("redriven", letter, self._redrive(entry, force=force))
 
     def _redrive(self, entry: Entry, *, force: bool) -> Result:
-        letter = next((found for found in self.show(entry.key) if found.handler == entry.handler), None)
-        if letter is None or letter.raw is None:
-            return _result(entry, Verdict.REPUBLISH, "no dead letter is kept under this key any more")
-        delivery = self._flow.read(letter.raw)
-        delivery.tasks = [task for task in delivery.tasks if task.ask.handler == entry.handler]
-        if not delivery.tasks:
-            name = f"named {entry.handler!r} " if entry.handler else ""
-            return _result(entry, Verdict.BUSY, f"no handler {name}takes its topic; it stays a dead letter")
-        (task,) = delivery.tasks
-        if task.bury is not None:
-            return _result(entry, Verdict.DEAD, f"still {task.bury}", Outcome.DEAD)
-        was_unreadable = entry.key == unreadable_key(self._flow.secret, letter.raw)
-        if not was_unreadable:
+        flow = self._open()
+        raw = entry.raw or b""
+        # What no handler ever got is kept under its bytes, and is for whichever takes it now.
+        nobodys = entry.key == unreadable_key(flow.secret, raw)
+        delivery = flow.read(raw)
+        if not nobodys:
+            delivery.tasks = [task for task in delivery.tasks if task.bury or task.ask.handler == entry.handler]
+        still = _still_dead(entry, delivery, nobodys=nobodys)
+        if still is not None:
+            return still
+        if not nobodys:
+            (task,) = delivery.tasks
             # Always under the letter's own key: a conflict's is not the event's, and profiles may have changed.
             shared_ms = task.ask.shared_ms if task.ask.key == entry.key else None
             task.ask = replace(task.ask, key=entry.key, shared_ms=shared_ms, home=entry.home, redrive=True, force=force)
-        self._flow.work_off([delivery])
-        if was_unreadable and delivery.result.acknowledged:
+        flow.work_off([delivery])
+        if nobodys and delivery.result.acknowledged:
             self._discard(entry)  # it goes on under the key of what it turned out to be
         return delivery.result
 
-    def discard(self, entry: Entry) -> Result:
-        """Give one up for good: what it holds is erased, a tombstone keeps it from coming back."""
-        return self._recorded("discarded", entry, self._discard(entry))
+    # --- discard -------------------------------------------------------------------------------------
 
-    def _recorded(self, move: str, entry: Entry, result: Result) -> Result:
-        """Tell logs and counters that somebody decided about a dead letter, and what came of it."""
-        self._flow.telemetry.record(
-            Move(
-                move=move,
-                key=key_text(entry.key),
-                topic=entry.topic,
-                handler=entry.handler,
-                verdict=result.verdict,
-                outcome=result.outcome,
-                reason=result.reason,
-            )
-        )
-        return result
+    def _discarded(self, letter: DeadLetter) -> Result:
+        entry = self._entry(letter)
+        if entry is None:
+            return self._gone(letter)
+        return self._recorded("discarded", letter, self._discard(entry))
 
     def _discard(self, entry: Entry) -> Result:
+        ledger = self._open().ledger
         ask = Ask(
             key=entry.key,
             handler=entry.handler,
@@ -96,14 +195,55 @@ class DeadLetters:
             redrive=True,
             force=True,
         )
-        (answer,) = self._flow.ledger.claim([ask], nonce=secrets.token_bytes(8), lease_us=DISCARD_LEASE_US)
+        (answer,) = ledger.claim([ask], nonce=secrets.token_bytes(8), lease_us=DISCARD_LEASE_US)
         if not answer.token:
             return _result(entry, answer.verdict, reason_for(answer))
-        claim = Claim(ask, answer.token, answer.attempt)
-        (ok,) = self._flow.ledger.settle([Settlement(claim, Outcome.DISCARD)])
+        (ok,) = ledger.settle([Settlement(Claim(ask, answer.token, answer.attempt), Outcome.DISCARD)])
         if not ok:
             return _result(entry, Verdict.BUSY, "somebody else has taken it")
         return _result(entry, Verdict.FRESH, "discarded", Outcome.DISCARD)
+
+    # --- what is told --------------------------------------------------------------------------------
+
+    def _gone(self, letter: DeadLetter) -> Result:
+        return Result(
+            verdict=Verdict.REPUBLISH,
+            reason="no dead letter is kept under this key any more",
+            key=letter.key,
+            topic=letter.topic,
+            envelope=letter.envelope,
+        )
+
+    def _recorded(self, move: str, letter: DeadLetter, result: Result) -> Result:
+        """Tell logs and counters that somebody decided about a dead letter, and what came of it."""
+        self._open().telemetry.record(
+            Move(
+                move=move,
+                key=letter.key,
+                topic=letter.topic,
+                handler=letter.handler,
+                verdict=result.verdict,
+                outcome=result.outcome,
+                reason=result.reason,
+            )
+        )
+        return result
+
+
+def _still_dead(entry: Entry, delivery: Delivery, *, nobodys: bool) -> Result | None:
+    """Say why a letter cannot be tried at all; None if it can."""
+    buried = next((task for task in delivery.tasks if task.bury is not None), None)
+    if buried is not None and buried.reported is not Verdict.UNHANDLED:
+        return _result(entry, Verdict.DEAD, f"still {buried.bury}", Outcome.DEAD)
+    if delivery.tasks and buried is None:
+        return None
+    if nobodys:
+        who = "no handler"
+    elif entry.handler:
+        who = f"no handler named {entry.handler!r}"
+    else:
+        who = "no handler without a name, as its own was,"
+    return _result(entry, Verdict.UNHANDLED, f"{who} takes its topic here; it stays a dead letter", Outcome.DEAD)
 
 
 def _result(entry: Entry, verdict: Verdict, reason: str, outcome: Outcome | None = None) -> Result:
@@ -115,3 +255,18 @@ def _result(entry: Entry, verdict: Verdict, reason: str, outcome: Outcome | None
         topic=entry.topic,
         envelope=entry.envelope,
     )
+
+
+def _key(text: str) -> bytes:
+    key = key_bytes(text)
+    if key is None:
+        raise ConfigurationError(f"{text!r} is no key; keys look like {key_text(bytes(16))}, see: oncebridge dead list")
+    return key
+
+
+def _time_us(name: str, time: datetime | None) -> int | None:
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        raise ConfigurationError(f"{name}: expected a time with its zone, such as datetime.now(UTC), got {time!r}")
+    return int(time.timestamp() * 1_000_000)

@@ -122,7 +122,7 @@ def test_several_workers_do_not_share_a_memory():
     ("arguments", "environment", "words"),
     [
         (["--host", "0.0.0.0"], {}, "host: 0.0.0.0 can be reached from elsewhere"),
-        (["--handler", "hooks:nothing"], {}, "--handler: 'hooks' has no function 'nothing'"),
+        (["--handler", "hooks:nothing"], {}, "--handler: 'hooks' has no function and no Bridge 'nothing'"),
         (["--handler", "nothing:nothing"], {}, "--handler: no module 'nothing'"),
         ([], {"ONCEBRIDGE_SERVE_WORKERS": "many"}, "ONCEBRIDGE_SERVE_WORKERS: expected a whole number"),
         ([], {"ONCEBRIDGE_API_KEYS": "env:NOT_THERE"}, "env:NOT_THERE: this environment variable is not set"),

@@ -10,7 +10,6 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from oncebridge import Bridge, ConfigurationError, MissingExtra, Outcome, PermanentError, Settings, Verdict
 from oncebridge.claim import Status
-from oncebridge.deadletters import DeadLetters
 from oncebridge.handlers import LetterCopy
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
@@ -173,10 +172,10 @@ def test_a_redriven_letter_that_dies_again_is_not_sent_again():
     outbox = Outbox()
     with sending_to(outbox) as bridge:
         bridge.process(envelope(ACW))
-        dead = DeadLetters(bridge.open())
-        (entry,) = dead.matching()
+        dead = bridge.dead_letters
+        (entry,) = dead.list()
         assert dead.redrive(entry).outcome is Outcome.DEAD
-        assert len([*dead.matching()]) == 1
+        assert len([*dead.list()]) == 1
     assert len(outbox.sent) == 1
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from oncebridge.claim import Outcome
 from oncebridge.clock import SystemClock
-from oncebridge.deadletters import DeadLetters
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.sinks.postgres import translated
 from servers.process import wait_until
@@ -36,7 +35,7 @@ DRIPPED_SECONDS = 5.0  # much less than an answer takes that drips
 
 def buried(made):
     """Return why the one dead letter is one."""
-    (entry,) = DeadLetters(made.open()).matching()
+    (entry,) = made.dead_letters.list()
     return entry.reason
 
 
@@ -105,8 +104,8 @@ def test_a_dead_letter_takes_effect_once_it_is_redriven(desk, bridge):  # noqa: 
     made.process(status(SAID))
     desk(f"DROP TABLE {desk.prefix}status_log")
     desk(f"CREATE TABLE {desk.prefix}status_log (event_key text, status text)")
-    letters = DeadLetters(made.open())
-    for entry in letters.matching():
+    letters = made.dead_letters
+    for entry in letters.list():
         letters.redrive(entry)
     assert len(keys(desk)) == 1
 
@@ -399,7 +398,7 @@ def test_a_trigger_says_nothing_in_a_reason(postgres_desk, bridge, state, databa
     result = made.process(status(SAID))
     assert result.outcome in (Outcome.RELEASE, Outcome.RETRY, Outcome.DEAD)
     assert SAID not in repr(result)
-    assert not any(SAID in repr(entry) for entry in DeadLetters(made.open()).matching())
+    assert not any(SAID in letter.reason for letter in made.dead_letters.list())
 
 
 @pytest.mark.parametrize("state", ["42P01", "42501", "40001", "P0001"])

@@ -9,7 +9,6 @@ import pytest
 
 import payloads
 from oncebridge.claim import Outcome
-from oncebridge.deadletters import DeadLetters
 from tables import agents, bridge, desk, make_tables, postgres_desk, sqlite_desk, status  # noqa: F401
 
 #: Numbers as Genesys or a person may write them.
@@ -176,7 +175,7 @@ def test_an_event_without_the_key_is_a_dead_letter(desk, bridge, key):  # noqa: 
     event = status("IDLE")
     event["detail"]["eventBody"] = payloads.changed(event["detail"]["eventBody"], {"id": key})
     assert made.process(event).outcome is Outcome.DEAD
-    (entry,) = DeadLetters(made.open()).matching()
+    (entry,) = made.dead_letters.list()
     assert "key column user_id: its expression finds nothing in this event" in entry.reason
     assert desk(f"SELECT * FROM {desk.prefix}agent_status") == []
 

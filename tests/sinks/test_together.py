@@ -10,7 +10,6 @@ import pytest
 from oncebridge import Bridge, Outcome, PermanentError, RetryLater, Settings, Verdict
 from oncebridge.breaker import Open
 from oncebridge.claim import Status
-from oncebridge.deadletters import DeadLetters
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import key_bytes
 from oncebridge.intake.terms import Terms
@@ -344,8 +343,8 @@ def test_a_redriven_letter_is_sent_under_its_key(make_bridge, ledger):
     sender = Sender(failing(fact_1=PermanentError()))
     bridge = make_bridge(sender)
     bridge.process_many(facts(3))
-    dead = DeadLetters(bridge.open())
-    (entry,) = dead.matching()
+    dead = bridge.dead_letters
+    (entry,) = dead.list()
     assert dead.redrive(entry).outcome is Outcome.DONE
     assert sender.names[1] == ["fact 1"]
     assert sender.calls[1][0].key == sender.calls[0][1].key

@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 
 from oncebridge import Bridge, NotAcknowledged, Outcome
-from oncebridge.deadletters import DeadLetters
 from oncebridge.settings import load_settings
 from payloads import (
     ACW,
@@ -119,8 +118,8 @@ def test_a_refusal_is_a_dead_letter_and_a_redrive_has_its_key(bridge):
         refused = made.process(event())
         assert refused.outcome is Outcome.DEAD
         assert refused.reason == f"127.0.0.1:{receiver.port} answered 422, which is permanent"
-        letters = DeadLetters(made.open())
-        (entry,) = letters.matching()
+        letters = made.dead_letters
+        (entry,) = letters.list()
         assert letters.redrive(entry).outcome is Outcome.DONE
     assert [request.key for request in receiver.requests] == [f"{refused.key}.crm"] * 2
 
@@ -131,11 +130,7 @@ def test_letters_hold_no_secrets(bridge, monkeypatch):
     with running_receiver(lambda _: Reply(400, body=HIDDEN.encode())) as receiver:
         made = bridge(table("crm", f"{receiver.url}/{HIDDEN}", 'bearer = "env:TOKEN"'))
         results = made.process_many([raw(tree) for tree in personal()])
-        letters = [
-            letter
-            for entry in DeadLetters(made.open()).matching()
-            for letter in DeadLetters(made.open()).show(entry.key)
-        ]
+        letters = [letter for entry in made.dead_letters.list() for letter in made.dead_letters.show(entry.key)]
     assert [result.outcome for result in results] == [Outcome.DEAD] * len(results)
     assert len(letters) == len(results)
     shown = "".join(f"{letter.reason} {letter.detail} {letter.handler}" for letter in letters)
@@ -194,7 +189,7 @@ def test_lambda_counts_what_it_did_not_try(bridge):
             with pytest.raises(NotAcknowledged):
                 made.lambda_handler(envelope(ACW))
         assert made.lambda_handler(envelope(ACW))["dead"] == 1
-        (entry,) = DeadLetters(made.open()).matching()
+        (entry,) = made.dead_letters.list()
     assert len(receiver.requests) == 1
     assert "asked for a pause at attempt 3 of 3" in entry.reason
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -11,6 +12,8 @@ from oncebridge import (
     Bridge,
     ClaimLost,
     ConfigurationError,
+    DeadLetter,
+    DeadLetters,
     Envelope,
     Event,
     LedgerRefused,
@@ -179,6 +182,28 @@ def look(result: Result) -> str:
 assert_type(bridge.books.as_dict(), dict[str, int | bool])
 bridge.stop()
 bridge.close()
+
+
+# --- dead letters ---------------------------------------------------------------------------------------------
+
+assert_type(bridge.dead_letters, DeadLetters)
+for letter in bridge.dead_letters.list(topic="v2.users.*", reason="CRM", since=datetime.now(UTC), until=None):
+    assert_type(letter, DeadLetter)
+    assert_type(letter.key, str)
+    assert_type(letter.handler, str)
+    assert_type(letter.topic, str)
+    assert_type(letter.reason, str)
+    assert_type(letter.attempts, int)
+    assert_type(letter.changed_ms, int)
+    assert_type(letter.time_ms, int | None)
+    assert_type(letter.envelope, str | None)
+    assert_type(letter.raw, bytes | None)
+    assert_type(letter.detail, str)
+    assert_type(bridge.dead_letters.show(letter.key), tuple[DeadLetter, ...])
+    assert_type(bridge.dead_letters.redrive(letter), Result)
+    assert_type(bridge.dead_letters.redrive(letter.key, force=True), Result)
+    assert_type(bridge.dead_letters.discard(letter), Result)
+    assert_type(bridge.dead_letters.discard(letter.key), Result)
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

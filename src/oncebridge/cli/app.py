@@ -11,13 +11,11 @@ import typer
 from oncebridge.cli import consume, dead, demo, doctor, explain, find, migrate, process, purge, serve, simulate
 from oncebridge.cli.logs import log_to_standard_error
 from oncebridge.cli.output import say_error
-from oncebridge.cli.wiring import EXIT_AGAIN
+from oncebridge.cli.wiring import EXIT_AGAIN, EXIT_WRONG
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-EXIT_WRONG: Final = 2  # something must be changed first
 
 app = typer.Typer(
     name="oncebridge",

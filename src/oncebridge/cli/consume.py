@@ -18,14 +18,15 @@ from oncebridge.cli.wiring import (
     JSONOption,
     LedgerOption,
     SettingsOption,
-    connect,
+    bridge_for,
     opened,
+    say_which_ledger,
+    without_handlers,
 )
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.intake.sqs import QueueRun
 from oncebridge.intake.sqs_queue import Queue
-from oncebridge.settings import DEFAULT_LEDGER, load_settings
 from oncebridge.telemetry.prometheus import Prometheus
 
 if TYPE_CHECKING:
@@ -61,17 +62,19 @@ def consume(
 ) -> None:
     """Work an SQS queue off, until told to stop: what is settled is deleted, what fails is tried again here."""
     # Each effect is settled before the next of its worker begins: a crash repeats one of each.
-    chosen = load_settings(settings, ledger=ledger, lease_seconds=lease, settle_within_seconds=0.0)
+    bridge = bridge_for(handler, ledger, settings, lease_seconds=lease, settle_within_seconds=0.0)
+    chosen = bridge.settings
     workers = concurrency or (chosen.concurrency if chosen.concurrency > 1 else WORKERS)
-    bridge = Bridge(chosen.ledger, settings=replace(chosen, concurrency=1))
-    if not connect(bridge, handler):
+    bridge.rewire(replace(chosen, concurrency=1))
+    if not bridge.add_downstream():
+        if handler is not None:
+            raise without_handlers(handler)
         raise ConfigurationError(
             "events would go nowhere, and be deleted from the queue; give --handler, or name a sink: [sinks.NAME] in "
             "the settings, or DOWNSTREAM_URL"
         )
     queue = Queue.connected(queue_url, poll_seconds=poll_seconds, workers=workers)
-    if chosen.ledger == DEFAULT_LEDGER:
-        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
+    say_which_ledger(bridge)
     trouble: OncebridgeError | None = None
     with ExitStack() as stack:
         stack.callback(queue.close)

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from oncebridge.claim import Outcome
-from oncebridge.cli.output import entry_as_dict, progress_bar, say, write_fields, write_json, write_table, write_text
+from oncebridge.claim import Outcome, Verdict
+from oncebridge.cli.output import progress_bar, say, write_fields, write_json, write_table, write_text
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
+    EXIT_WRONG,
+    BridgeOption,
     HandlerOption,
     JSONOption,
     LedgerOption,
     SettingsOption,
-    connect,
     existing_bridge,
     opened,
+    without_handlers,
 )
-from oncebridge.deadletters import DeadLetters
 from oncebridge.errors import ConfigurationError
-from oncebridge.identity import key_bytes, key_text, read_time
-from oncebridge.intake.results import Result
-from oncebridge.ledgers.protocol import Query
+from oncebridge.identity import read_time
 
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
-    from oncebridge.ledgers.protocol import Entry
+    from oncebridge.deadletters import DeadLetter
+    from oncebridge.intake.results import Result
 
-EXIT_STILL_DEAD = 1
+EXIT_STILL_DEAD: Final = 1
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 app = typer.Typer(help="Dead letters: list, show, redrive, discard.", no_args_is_help=True)
 
@@ -44,6 +45,7 @@ All = Annotated[bool, typer.Option("--all", help="Every dead letter that matches
 @app.command("list")
 def list_(
     *,
+    handler: BridgeOption = None,
     topic: Topic = None,
     reason: Reason = None,
     since: Since = None,
@@ -53,15 +55,15 @@ def list_(
     json: JSONOption = False,
 ) -> None:
     """List dead letters, the oldest first, without what they hold."""
-    with existing_bridge(ledger, settings) as bridge:
-        entries = [*DeadLetters(bridge.open()).matching(_query(topic, reason, since, until))]
+    with existing_bridge(handler, ledger, settings) as bridge:
+        letters = [*bridge.dead_letters.list(**_filters(topic, reason, since, until))]
     if json:
-        for entry in entries:
-            write_json(entry_as_dict(entry))
+        for letter in letters:
+            write_json(_as_dict(letter))
         return
     rows = [
-        (key_text(entry.key), _time(entry.changed_us), entry.topic or "?", entry.handler, entry.attempts, entry.reason)
-        for entry in entries
+        (letter.key, _time(letter.changed_ms), letter.topic or "?", letter.handler, letter.attempts, letter.reason)
+        for letter in letters
     ]
     write_table(("key", "since", "topic", "handler", "attempts", "reason"), rows, empty="no dead letters")
 
@@ -70,24 +72,25 @@ def list_(
 def show(
     key: Annotated[str, typer.Argument(help="Key, as `dead list` shows it.")],
     *,
+    handler: BridgeOption = None,
     ledger: LedgerOption = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Show one dead letter with all it holds: this may be personal data."""
-    with existing_bridge(ledger, settings) as bridge:
-        entries = DeadLetters(bridge.open()).show(_key(key))
-    if not entries:
+    with existing_bridge(handler, ledger, settings) as bridge:
+        letters = bridge.dead_letters.show(key)
+    if not letters:
         raise ConfigurationError(f"no dead letter under {key}; see: oncebridge dead list")
-    for entry in entries:
-        raw = (entry.raw or b"").decode(errors="backslashreplace")
+    for letter in letters:
+        raw = (letter.raw or b"").decode(errors="backslashreplace")
         if json:
-            write_json({**entry_as_dict(entry), "detail": entry.detail, "raw": raw})
+            write_json({**_as_dict(letter), "detail": letter.detail, "raw": raw})
         else:
-            write_fields(entry_as_dict(entry))
+            write_fields(_as_dict(letter))
             write_text("")
-            if entry.detail:
-                write_text(entry.detail)
+            if letter.detail:
+                write_text(letter.detail)
             write_text(raw)
 
 
@@ -107,16 +110,16 @@ def redrive(
     json: JSONOption = False,
 ) -> None:
     """Try dead letters again, each under its own key, with attempts from zero."""
-    bridge = existing_bridge(ledger, settings)
-    if not connect(bridge, handler):
-        raise ConfigurationError("--handler: name the handler to redrive to, as module:function, or set up sinks")
+    bridge = existing_bridge(handler, ledger, settings)
+    if not bridge.add_downstream():
+        if handler is not None:
+            raise without_handlers(handler)
+        raise ConfigurationError("--handler: name the Bridge or the function to redrive to, or set up sinks")
     with opened(bridge):
-        letters = DeadLetters(bridge.open())
-        entries = _chosen(letters, keys, every, _query(topic, reason, since, until))
+        letters = _chosen(bridge, keys, every, _filters(topic, reason, since, until))
         with progress_bar() as bar:
             results = [
-                _until_settled(bridge, letters, entry, force=force)
-                for entry in bar.track(entries, description="redriving")
+                _until_settled(bridge, letter, force=force) for letter in bar.track(letters, description="redriving")
             ]
     _report(results, json=json)
 
@@ -125,6 +128,7 @@ def redrive(
 def discard(
     keys: Keys = None,
     *,
+    handler: BridgeOption = None,
     every: All = False,
     topic: Topic = None,
     reason: Reason = None,
@@ -135,36 +139,35 @@ def discard(
     json: JSONOption = False,
 ) -> None:
     """Give dead letters up for good: what they hold is erased, and they do not come back."""
-    with existing_bridge(ledger, settings) as bridge:
-        letters = DeadLetters(bridge.open())
-        entries = _chosen(letters, keys, every, _query(topic, reason, since, until))
+    with existing_bridge(handler, ledger, settings) as bridge:
+        letters = _chosen(bridge, keys, every, _filters(topic, reason, since, until))
         with progress_bar() as bar:
-            results = [letters.discard(entry) for entry in bar.track(entries, description="discarding")]
+            results = [bridge.dead_letters.discard(letter) for letter in bar.track(letters, description="discarding")]
     _report(results, json=json)
 
 
-def _until_settled(bridge: Bridge, letters: DeadLetters, entry: Entry, *, force: bool) -> Result:
+def _until_settled(bridge: Bridge, letter: DeadLetter, *, force: bool) -> Result:
     """Redrive one, and again as its retries fall due: nobody else redelivers it."""
-    flow = bridge.open()
-    result = letters.redrive(entry, force=force)
-    while result.outcome is not None and not result.acknowledged and not flow.stopping.is_set():
-        flow.clock.wait(flow.stopping, result.again_in_us / 1_000_000)
-        result = letters.redrive(entry, force=force)
+    letters = bridge.dead_letters
+    result = letters.redrive(letter, force=force)
+    while result.outcome is not None and not result.acknowledged and not bridge.stopping.is_set():
+        bridge.clock.wait(bridge.stopping, result.again_in_us / 1_000_000)
+        result = letters.redrive(letter, force=force)
     return result
 
 
-def _chosen(letters: DeadLetters, keys: list[str] | None, every: bool, query: Query) -> list[Entry]:
+def _chosen(bridge: Bridge, keys: list[str] | None, every: bool, filters: dict[str, Any]) -> list[DeadLetter]:
     """Return the dead letters that keys or filters name; all of them only when asked in so many words."""
+    letters = bridge.dead_letters
     if keys:
-        chosen = [entry for key in keys for entry in letters.show(_key(key))]
-        known = {entry.key for entry in chosen}
-        unknown = [key for key in keys if _key(key) not in known]
+        found = {key: letters.show(key) for key in dict.fromkeys(keys)}
+        unknown = [key for key, of_key in found.items() if not of_key]
         if unknown:
             raise ConfigurationError(f"no dead letter under {', '.join(unknown)}; see: oncebridge dead list")
-        return chosen
-    if not every and query == Query():
+        return [letter for of_key in found.values() for letter in of_key]
+    if not every and not any(filters.values()):
         raise ConfigurationError("name keys, filters such as --topic, or --all")
-    return [*letters.matching(query)]
+    return [*letters.list(**filters)]
 
 
 def _report(results: list[Result], *, json: bool) -> None:
@@ -175,6 +178,12 @@ def _report(results: list[Result], *, json: bool) -> None:
     else:
         rows = [(result.key, result.verdict.value, result.outcome, result.reason) for result in results]
         write_table(("key", "verdict", "outcome", "reason"), rows, empty="no dead letters match")
+    if any(result.verdict is Verdict.UNHANDLED for result in results):
+        say(
+            "some stay dead letters, because the handlers that they are for are not here (`oncebridge dead list` has "
+            "their names); name the Bridge that has them, --handler module:bridge, or call a sink in the settings so"
+        )
+        raise typer.Exit(EXIT_WRONG)
     if any(not result.acknowledged for result in results):
         say("some are still retrying; run the same command again")
         raise typer.Exit(EXIT_AGAIN)
@@ -183,30 +192,35 @@ def _report(results: list[Result], *, json: bool) -> None:
         raise typer.Exit(EXIT_STILL_DEAD)
 
 
-def _query(topic: str | None, reason: str | None, since: str | None, until: str | None) -> Query:
-    return Query(
-        topic=topic,
-        reason=reason,
-        since_us=_time_us("--since", since),
-        until_us=_time_us("--until", until),
-    )
+def _as_dict(letter: DeadLetter) -> dict[str, Any]:
+    """Write a dead letter for JSON output, without what it holds."""
+    return {
+        "key": letter.key,
+        "handler": letter.handler,
+        "status": letter.status,
+        "topic": letter.topic,
+        "time_ms": letter.time_ms,
+        "id": letter.envelope,
+        "attempts": letter.attempts,
+        "changed_ms": letter.changed_ms,
+        "again_ms": letter.again_ms,
+        "lease_until_ms": letter.lease_until_ms,
+        "reason": letter.reason or None,
+    }
 
 
-def _time_us(option: str, text: str | None) -> int | None:
+def _filters(topic: str | None, reason: str | None, since: str | None, until: str | None) -> dict[str, Any]:
+    return {"topic": topic, "reason": reason, "since": _read("--since", since), "until": _read("--until", until)}
+
+
+def _read(option: str, text: str | None) -> datetime | None:
     if text is None:
         return None
     time = read_time(text if "T" in text or " " in text or text.isdigit() else f"{text}T00:00:00")
     if time is None:
         raise ConfigurationError(f"{option}: expected a time such as 2026-03-02T08:00:00Z, got {text!r}")
-    return time[0] // 1000
+    return EPOCH + timedelta(microseconds=time[0] // 1000)
 
 
-def _key(text: str) -> bytes:
-    key = key_bytes(text)
-    if key is None:
-        raise ConfigurationError(f"{text!r} is no key; keys look like {key_text(bytes(16))}, see: oncebridge dead list")
-    return key
-
-
-def _time(us: int) -> str:
-    return datetime.fromtimestamp(us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _time(ms: int) -> str:
+    return (EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
 
+from oncebridge.bridge import Bridge
 from oncebridge.claim import Ask, Claim, Outcome, Settlement
 from oncebridge.cli.output import results, say, write_json, write_table, write_text
 from oncebridge.cli.wiring import (
@@ -16,19 +17,18 @@ from oncebridge.cli.wiring import (
     LedgerOption,
     SettingsOption,
     existing_bridge,
+    ledger_kind,
     load_handler,
 )
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.diagnosis import installation
-from oncebridge.errors import LedgerRefused, LedgerUnavailable, LedgerWarning
-from oncebridge.ledgers import scheme_of
+from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable, LedgerWarning
 from oncebridge.ledgers.protocol import Examines, SettlesInTransaction
 from oncebridge.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from oncebridge.bridge import Bridge
     from oncebridge.diagnosis.installation import Promise
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.protocol import Ledger
@@ -40,7 +40,7 @@ NOBODYS_KEY: Final = bytes(16)  # the key of no event: keys are hashes
 Handlers = Annotated[
     list[str] | None,
     typer.Option(
-        "--handler", help="A handler to judge, as module:function; may be repeated.", metavar="MODULE:FUNCTION"
+        "--handler", help="A Bridge to judge, or a function; functions may be repeated.", metavar="MODULE:NAME"
     ),
 ]
 
@@ -53,11 +53,9 @@ def doctor(
     json: JSONOption = False,
 ) -> None:
     """Check an installation, and print the promise that it gives to each handler. Changes nothing."""
-    bridge = existing_bridge(ledger, settings)
-    for name in dict.fromkeys(handler or []):
-        bridge.on("*", name=name)(load_handler(name))
+    bridge = _bridge([*dict.fromkeys(handler or [])], ledger, settings)
     bridge.add_downstream()
-    say(f"examining the ledger ({_scheme(bridge)}) and its settings")
+    say(f"examining the ledger ({ledger_kind(bridge)}) and its settings")
     examination = Examination(bridge, SystemClock())
     findings = examination.findings()
     at_sinks = {name: list(sink.examine()) for name, sink in bridge.sinks.items() if isinstance(sink, Examines)}
@@ -75,6 +73,23 @@ def doctor(
         raise typer.Exit(EXIT_AGAIN)
     if not right:
         raise typer.Exit(EXIT_SOMETHING_WRONG)
+
+
+def _bridge(names: list[str], ledger: str | None, settings: str | None) -> Bridge:
+    """Take the bridge that is named, or make one with all functions that are."""
+    functions: dict[str, Callable[..., Any]] = {}
+    for name in names:
+        found = load_handler(name)
+        if not isinstance(found, Bridge):
+            functions[name] = found
+        elif len(names) == 1:
+            return existing_bridge(name, ledger, settings)
+        else:
+            raise ConfigurationError(f"--handler: {name} is a Bridge, and has its handlers already; name it alone")
+    bridge = existing_bridge(None, ledger, settings)
+    for name, function in functions.items():
+        bridge.register("*", function, name=name)
+    return bridge
 
 
 class Examination:
@@ -95,7 +110,7 @@ class Examination:
             self._look(general, own)
         except LedgerUnavailable as error:
             self.usable, self.out_of_reach = False, True
-            own.append(installation.unreachable(_scheme(self._bridge), str(error)))
+            own.append(installation.unreachable(ledger_kind(self._bridge), str(error)))
         except LedgerRefused as error:
             self.usable = False
             own.append(installation.refused(str(error)))
@@ -147,15 +162,11 @@ def _try_to_write(ledger: Ledger) -> str | None:
 def _promises(bridge: Bridge, findings: Sequence[Finding], at_sinks: Mapping[str, Sequence[Finding]]) -> list[Promise]:
     return installation.promises(
         bridge.handlers,
-        _scheme(bridge),
+        ledger_kind(bridge),
         findings,
         transactions=isinstance(bridge.ledger, SettlesInTransaction),
         at_sinks=at_sinks,
     )
-
-
-def _scheme(bridge: Bridge) -> str:
-    return scheme_of(bridge.settings.ledger)
 
 
 def _write(findings: Sequence[Finding], promises: Sequence[Promise]) -> None:

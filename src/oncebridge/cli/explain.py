@@ -11,12 +11,13 @@ from rich.text import Text
 
 from oncebridge.bridge import Bridge
 from oncebridge.cli.output import results, say, write_json
-from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption
+from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, bridge_for
 from oncebridge.diagnosis.explain import Explanation
 from oncebridge.diagnosis.explain import explain as explain_one
 from oncebridge.errors import Unreadable
 from oncebridge.intake.file import read_deliveries
-from oncebridge.settings import DEFAULT_LEDGER, Settings, load_settings
+from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
+from oncebridge.settings import DEFAULT_LEDGER
 from oncebridge.topics import Profiles
 from oncebridge.visible import visible
 
@@ -24,13 +25,15 @@ from oncebridge.visible import visible
 def explain(
     files: Annotated[list[str], typer.Argument(help="JSON lines, .gz too; - is standard input.", metavar="FILE...")],
     *,
+    handler: BridgeOption = None,
     ledger: LedgerOption = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Explain events: what identifies each, what counts, what is ignored, and why."""
-    loaded = load_settings(settings, ledger=ledger)
-    profiles, secret = Profiles(loaded.profiles), _secret(loaded)
+    bridge = bridge_for(handler, ledger, settings)
+    loaded = bridge.settings
+    profiles, secret = Profiles(loaded.profiles), _secret(bridge)
     deliveries = (raw for raw in read_deliveries(files, threading.Event()) if raw is not None)
     for number, raw in enumerate(deliveries, start=1):
         try:
@@ -44,15 +47,15 @@ def explain(
             _write(number, explanation)
 
 
-def _secret(settings: Settings) -> bytes:
+def _secret(bridge: Bridge) -> bytes:
     """Take the ledger's own secret where there is a ledger, so that keys are the ones it keeps."""
-    if settings.ledger != DEFAULT_LEDGER or Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).exists():
-        bridge = Bridge(settings.ledger, settings=settings)
+    ledger, unnamed = bridge.ledger, bridge.settings.ledger == DEFAULT_LEDGER
+    if not (unnamed and isinstance(ledger, SQLiteLedger) and not Path(ledger.path).exists()):
         with bridge:
             return bridge.open().secret
-    if settings.secret is None:
+    if bridge.settings.secret is None:
         say("no ledger and no secret: the keys shown are not those of any ledger (see --ledger)")
-    return settings.secret or b""
+    return bridge.settings.secret or b""
 
 
 def _write(number: int, explanation: Explanation) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncebridge.cli.output import entry_as_dict, write_json, write_table
-from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge
+from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge
 from oncebridge.errors import Unreadable
 from oncebridge.event import parse
 from oncebridge.identity import conflict_key, identify, key_bytes, key_text, subject_digest, unreadable_key
@@ -28,12 +28,13 @@ def find(
         str, typer.Argument(help="A key, a file of events, or the id of a conversation or user.", metavar="ID|FILE")
     ],
     *,
+    handler: BridgeOption = None,
     ledger: LedgerOption = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Show what the ledger knows of an event, or of a conversation's or user's events."""
-    with existing_bridge(ledger, settings) as bridge:
+    with existing_bridge(handler, ledger, settings) as bridge:
         found = [*_found(bridge, what)]
     if json:
         for role, entry in found:

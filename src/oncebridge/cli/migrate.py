@@ -5,18 +5,31 @@ from __future__ import annotations
 from typing import Final
 
 from oncebridge.cli.output import write_json, write_text
-from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, bridge_for, upkeep_of
-from oncebridge.ledgers import scheme_of
+from oncebridge.cli.wiring import (
+    BridgeOption,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    bridge_for,
+    ledger_kind,
+    upkeep_of,
+)
 from oncebridge.sinks.sql import EFFECTS
 
 #: Ledgers whose tables somebody with the right to make tables has to make first.
 NEED_IT: Final = frozenset({"postgresql", "postgres", "dynamodb"})
 
 
-def migrate(*, ledger: LedgerOption = None, settings: SettingsOption = None, json: JSONOption = False) -> None:
+def migrate(
+    *,
+    handler: BridgeOption = None,
+    ledger: LedgerOption = None,
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
     """Make or update the tables of the ledger and of sinks; safe to repeat, and while workers work."""
-    bridge = bridge_for(ledger, settings)
-    scheme = scheme_of(bridge.settings.ledger)
+    bridge = bridge_for(handler, ledger, settings)
+    scheme = ledger_kind(bridge)
     try:
         bridge.ledger.migrate()  # not opened first: without its tables it may refuse
     finally:

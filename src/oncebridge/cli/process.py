@@ -17,12 +17,12 @@ from oncebridge.cli.wiring import (
     LedgerOption,
     SettingsOption,
     bridge_for,
-    connect,
     opened,
+    say_which_ledger,
+    without_handlers,
 )
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
 from oncebridge.intake.file import BATCH, FileRun, read_deliveries
-from oncebridge.settings import DEFAULT_LEDGER
 from oncebridge.visible import visible_json
 
 if TYPE_CHECKING:
@@ -47,13 +47,14 @@ def process(
 ) -> None:
     """Put captured events through the bridge; without --handler or sinks in the settings they are only counted."""
     # With effects, each is settled before the next begins: a crash repeats one, not a millisecond's worth.
-    make = partial(bridge_for, ledger, settings, lease_seconds=lease, concurrency=concurrency)
+    make = partial(bridge_for, handler, ledger, settings, lease_seconds=lease, concurrency=concurrency)
     bridge = make(settle_within_seconds=0.0)
-    if bridge.settings.ledger == DEFAULT_LEDGER:
-        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
-    if not connect(bridge, handler):
+    say_which_ledger(bridge)
+    if not bridge.add_downstream():
+        if handler is not None:
+            raise without_handlers(handler)
         bridge = make()
-        bridge.on("*")(count_only)
+        bridge.register("*", count_only)
         say("no --handler and no sinks: events are counted, and remembered as done")
     if verdicts is not None and any(_same_file(verdicts, name) for name in files):
         raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")

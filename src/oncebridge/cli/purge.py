@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from oncebridge.cli.output import write_json, write_text
-from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge, upkeep_of
+from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge, upkeep_of
 from oncebridge.ledgers import DAY_US
 
 
 def purge(
     *,
+    handler: BridgeOption = None,
     ledger: LedgerOption = None,
     older_than_days: Annotated[
         float | None, typer.Option(help="Instead of the retention from the settings (30 days).", min=0)
@@ -21,7 +22,7 @@ def purge(
     json: JSONOption = False,
 ) -> None:
     """Forget events settled longer ago than the retention, and keys that sinks wrote before; dead letters stay."""
-    with existing_bridge(ledger, settings) as bridge:
+    with existing_bridge(handler, ledger, settings) as bridge:
         days = bridge.settings.retention_days if older_than_days is None else older_than_days
         older_than_us = int(days * DAY_US)
         forgotten = bridge.ledger.purge(older_than_us=older_than_us)

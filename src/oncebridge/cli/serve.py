@@ -23,7 +23,11 @@ from oncebridge.cli.wiring import (
     JSONOption,
     LedgerOption,
     SettingsOption,
-    connect,
+    bridge_for,
+    ledger_kind,
+    load_handler,
+    say_which_ledger,
+    take_bridge,
 )
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
 from oncebridge.ledgers import scheme_of
@@ -31,7 +35,8 @@ from oncebridge.service.application import make_application
 from oncebridge.service.connections import ConnectionGuard
 from oncebridge.service.metrics import BEFORE, NEWEST, WorkerMetrics, books_of, read_snapshots
 from oncebridge.service.workers import End, Place, Worker, Workers, address_of, is_loopback, take_place
-from oncebridge.settings import DEFAULT_LEDGER, Settings, load_settings
+from oncebridge.settings import Settings, load_settings
+from oncebridge.settings.serve import ServeSettings
 from oncebridge.telemetry import JSONFormatter, logger
 
 if TYPE_CHECKING:
@@ -68,7 +73,7 @@ def serve(
     given |= {"ledger": ledger, "concurrency": concurrency, "lease_seconds": lease}
     plan = Plan(settings, given, handler, logger.level)
     bridge = plan.make_bridge()
-    address = check_address(bridge.settings)
+    address = check_address(bridge.settings, ledger_kind(bridge))
     make_application(bridge)  # what is missing is named here, and not by each worker
     with ExitStack() as stack:
         place = take_place(address, bridge.settings.serve.port)
@@ -105,9 +110,24 @@ class Plan(msgspec.Struct, frozen=True):
 
     def make_bridge(self) -> Bridge:
         """Make the bridge, and register what events go to."""
-        chosen = load_settings(self.settings, **self.given)
-        bridge = Bridge(chosen.ledger, settings=chosen)
-        connect(bridge, self.handler)
+        named = None if self.handler is None else load_handler(self.handler)
+        if isinstance(named, Bridge):
+            bridge = self._served(named)
+        else:
+            bridge = bridge_for(self.handler, settings=self.settings, **self.given)
+        bridge.add_downstream()
+        return bridge
+
+    def _served(self, bridge: Bridge) -> Bridge:
+        """Let options, environment and file say where and to whom a program's own bridge is served, unless it does.
+
+        What identifies events, and where they go, is the bridge's alone: it must not change with where it runs.
+        """
+        around, own = load_settings(self.settings, **self.given), bridge.settings
+        bridge = take_bridge(bridge, str(self.handler), **self.given)
+        chosen = bridge.settings
+        serve = around.serve if own.serve == ServeSettings() else chosen.serve
+        bridge.rewire(replace(chosen, api_keys=own.api_keys or around.api_keys, serve=serve))
         return bridge
 
     def __call__(self) -> Application:
@@ -126,7 +146,7 @@ class Plan(msgspec.Struct, frozen=True):
             sys.exit(EXIT_GAVE_UP)
 
 
-def check_address(settings: Settings) -> str:
+def check_address(settings: Settings, ledger: str | None = None) -> str:
     """Return the address to listen on; whoever can reach it has to know a key, unless only this machine can."""
     address = address_of(settings.serve.host)
     if not settings.api_keys and not is_loopback(address):
@@ -135,7 +155,7 @@ def check_address(settings: Settings) -> str:
             'where they are, as api_keys = ["env:ONCEBRIDGE_KEY"] in the settings or in ONCEBRIDGE_API_KEYS, or keep '
             "to 127.0.0.1"
         )
-    if settings.serve.workers > 1 and scheme_of(settings.ledger) == "memory":
+    if settings.serve.workers > 1 and (ledger or scheme_of(settings.ledger)) == "memory":
         raise ConfigurationError(
             "workers: each would have a memory of its own, and give events to handlers that another has done; take "
             "another ledger, or one worker"
@@ -148,8 +168,7 @@ def check_address(settings: Settings) -> str:
 
 def _say_beforehand(bridge: Bridge) -> None:
     settings = bridge.settings
-    if settings.ledger == DEFAULT_LEDGER:
-        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
+    say_which_ledger(bridge)
     for key in settings.api_keys:
         if len(key.value) < KEY_LENGTH_MIN:
             say(f"warning: api_keys: {key.reference} has fewer than {KEY_LENGTH_MIN} characters, and may be guessed")
@@ -172,7 +191,7 @@ def _say_ready(bridge: Bridge, place: Place, handler: str | None) -> None:
     names = [*([handler] if handler else []), *(sink.name for sink in sinks)]
     to = f", events go to {', '.join(names) or 'downstream_url'}" if bridge.handlers else ""
     several = "workers" if workers > 1 else "worker"
-    say(f"serving {place.url} with {workers} {several}, ledger {scheme_of(bridge.settings.ledger)}{to}")
+    say(f"serving {place.url} with {workers} {several}, ledger {ledger_kind(bridge)}{to}")
 
 
 def _say_stopping() -> None:

@@ -1,4 +1,4 @@
-"""What commands share: options, settings into a bridge, handlers by name, an orderly stop."""
+"""What commands share: options, settings into a bridge, handlers and bridges by name, an orderly stop."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ import threading
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from oncebridge.bridge import Bridge
+from oncebridge.bridge import Bridge, bridges_of
 from oncebridge.cli.output import say
 from oncebridge.errors import ConfigurationError
+from oncebridge.ledgers import kind_of, scheme_of
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
+from oncebridge.settings import DEFAULT_LEDGER, with_given
 from oncebridge.sinks.databases import NeedsUpkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
 EXIT_AGAIN: Final = 75  # try again later, as mail programs say it
+EXIT_WRONG: Final = 2  # something must be changed first
 
 LedgerOption = Annotated[
     str | None, typer.Option("--ledger", help="URL of the ledger, such as sqlite:///once.db.", metavar="URL")
@@ -32,15 +36,78 @@ SettingsOption = Annotated[
 JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 HandlerOption = Annotated[
     str | None,
-    typer.Option("--handler", help="Handler for every event, as module:function.", metavar="MODULE:FUNCTION"),
+    typer.Option(
+        "--handler",
+        help="A Bridge, with its handlers, settings and ledger; or a function that takes every event.",
+        metavar="MODULE:NAME",
+    ),
+]
+BridgeOption = Annotated[
+    str | None,
+    typer.Option("--handler", help="A Bridge whose ledger and settings are to be used.", metavar="MODULE:NAME"),
 ]
 
+#: What `--handler` may name.
+Named: TypeAlias = "Bridge | Callable[..., Any]"
 
-def load_handler(name: str) -> Callable[..., Any]:
-    """Import `module:function`, from the working directory too."""
-    module_name, _, function_name = name.partition(":")
-    if not function_name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigurationError(f"--handler: expected module:function, got {name!r}")
+
+def bridge_for(handler: str | None, ledger: str | None, settings: str | None, **given: Any) -> Bridge:
+    """Take the bridge that `--handler` names, or make the one that options, environment and file describe.
+
+    What is given on the command line wins over both.
+    """
+    named = None if handler is None else load_handler(handler)
+    if isinstance(named, Bridge):
+        if settings is not None:
+            raise ConfigurationError(
+                f"--settings: {handler} is a Bridge, and has settings of its own; drop --settings, or make the bridge "
+                "with Bridge.from_settings, which reads the file"
+            )
+        return take_bridge(named, str(handler), ledger, **given)
+    bridge = Bridge.from_settings(settings, ledger=ledger, **given)
+    if named is not None:
+        bridge.register("*", named)
+    return bridge
+
+
+def take_bridge(bridge: Bridge, name: str, ledger: str | None, **given: Any) -> Bridge:
+    """Let the command line win over a program's own bridge, and say so where that is another ledger."""
+    chosen = with_given(bridge.settings, **given)
+    if ledger is not None and ledger != bridge.settings.ledger:
+        say(f"ledger: the one of --ledger ({scheme_of(ledger)}), instead of {name}'s own ({ledger_kind(bridge)})")
+        bridge.rewire(chosen, ledger)
+    elif chosen != bridge.settings:
+        bridge.rewire(chosen)
+    return bridge
+
+
+def ledger_kind(bridge: Bridge) -> str:
+    """Return which kind of ledger a bridge has."""
+    return kind_of(bridge.ledger, bridge.settings.ledger)
+
+
+def say_which_ledger(bridge: Bridge) -> None:
+    """Name the ledger where nobody has chosen one."""
+    if bridge.settings.ledger == DEFAULT_LEDGER and isinstance(bridge.ledger, SQLiteLedger):
+        say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
+
+
+def without_handlers(name: str) -> ConfigurationError:
+    """Say that a bridge has nobody to give events to."""
+    return ConfigurationError(
+        f"--handler: {name} is a Bridge without handlers and sinks, so events would go nowhere; register some in its "
+        "module, or in modules that this one imports"
+    )
+
+
+# --- what `--handler` names --------------------------------------------------------------------------
+
+
+def load_handler(name: str) -> Named:
+    """Import `module:name`, from the working directory too: a bridge, or a function that is registered on none."""
+    module_name, _, attribute = name.partition(":")
+    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigurationError(f"--handler: expected module:name, got {name!r}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -50,17 +117,56 @@ def load_handler(name: str) -> Callable[..., Any]:
         if error.name is None or not module_name.startswith(error.name):
             raise  # the module is there, but something it imports is not
         raise ConfigurationError(f"--handler: no module {module_name!r} in {here} or among the installed") from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ConfigurationError(f"--handler: {module_name!r} has no function {function_name!r}")
-    return function  # type: ignore[no-any-return]
+    found = getattr(module, attribute, None)
+    if isinstance(found, Bridge):
+        return found
+    if not callable(found):
+        raise ConfigurationError(f"--handler: {module_name!r} has no function and no Bridge {attribute!r}")
+    _refuse_registered(name, found, module)
+    return found  # type: ignore[no-any-return]
 
 
-def connect(bridge: Bridge, handler: str | None) -> bool:
-    """Register the handler that an option names; tell whether events go anywhere: to it, or to sinks."""
-    if handler is not None:
-        bridge.on("*")(load_handler(handler))
-    return bridge.add_downstream()
+def _refuse_registered(name: str, function: Callable[..., Any], module: ModuleType) -> None:
+    """Refuse a function that belongs to a bridge: by itself it would have neither its name nor its topics."""
+    itself = getattr(function, "__self__", None)
+    if isinstance(itself, Bridge):
+        raise ConfigurationError(f"--handler: {name} is a method of a Bridge; {_how_to_say(itself, module)}")
+    registered = [found for one in _unwrapped(function) for found in bridges_of(one)]
+    if not registered:
+        return
+    bridge, handler = registered[0]
+    topics = ", ".join(dict.fromkeys(repr(other.pattern) for owner, other in registered if owner is bridge))
+    known_as = f" under the name {handler.name!r}" if handler.name else ""
+    raise ConfigurationError(
+        f"--handler: {name} is registered on a Bridge, for {topics}{known_as}, which it would lose here; "
+        f"{_how_to_say(bridge, module)}"
+    )
+
+
+def _unwrapped(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return a function, and those that decorators have wrapped in it."""
+    found = [function]
+    while (inner := getattr(found[-1], "__wrapped__", None)) is not None and all(inner is not one for one in found):
+        found.append(inner)
+    return found
+
+
+def _how_to_say(bridge: Bridge, module: ModuleType) -> str:
+    variable = _variable_of(bridge, module)
+    return f"name the bridge: --handler {variable or 'module:bridge, by the variable that holds it'}"
+
+
+def _variable_of(bridge: Bridge, first: ModuleType) -> str | None:
+    """Return how a bridge is named on the command line: by a variable of this module, or of any other."""
+    for module in [first, *sys.modules.values()]:
+        variables = getattr(module, "__dict__", {})
+        for variable, value in [*variables.items()]:
+            if value is bridge and module.__name__ != "__main__":
+                return f"{module.__name__}:{variable}"
+    return None
+
+
+# --- bridges that are open ---------------------------------------------------------------------------
 
 
 @contextmanager
@@ -87,14 +193,13 @@ def opened(bridge: Bridge) -> Iterator[Bridge]:
                 signal.signal(number, handler)
 
 
-def bridge_for(ledger: str | None, settings: str | None, **given: Any) -> Bridge:
-    """Make the bridge that options, environment and file describe."""
-    return Bridge.from_settings(settings, ledger=ledger, **given)
+def existing_bridge(handler: str | None, ledger: str | None, settings: str | None) -> Bridge:
+    """Take or make a bridge to a ledger that is there: a mistyped name should not create an empty one."""
+    return with_ledger_there(bridge_for(handler, ledger, settings))
 
 
-def existing_bridge(ledger: str | None, settings: str | None) -> Bridge:
-    """Make a bridge to a ledger that is there: a mistyped name should not create an empty one."""
-    bridge = bridge_for(ledger, settings)
+def with_ledger_there(bridge: Bridge) -> Bridge:
+    """Return the bridge, unless its ledger is a file that is not there."""
     if isinstance(bridge.ledger, SQLiteLedger) and not bridge.ledger.was_opened():
         raise ConfigurationError(
             f"--ledger: there is no ledger at {bridge.ledger.path}, or no worker has opened it yet; name the file that "

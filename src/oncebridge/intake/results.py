@@ -99,7 +99,7 @@ def reason_for(answer: Answer) -> str:
 #: Of several handlers' results, the one that speaks for the delivery: first what still has to happen, then
 #: what went wrong, then what was done.
 _COLUMNS_BY_WEIGHT: Final = (
-    "retrying", "dead", "conflict", "processed", "echo", "stale", "republish", "redelivery",
+    "retrying", "dead", "conflict", "unhandled", "processed", "echo", "stale", "republish", "redelivery",
 )  # fmt: skip
 
 

@@ -68,6 +68,17 @@ def ledger_from_url(url: str, *, retention_us: int = RETENTION_US) -> Ledger:
     return ledger
 
 
+def kind_of(ledger: Ledger, url: str) -> str:
+    """Return the scheme of a ledger: of the URL that names it, or of any that would; else what its class is called."""
+    schemes = [scheme for scheme, (module, name, _) in SCHEMES.items() if _is(ledger, module, name)]
+    scheme = scheme_of(url)
+    return scheme if scheme in schemes else (schemes or [type(ledger).__name__])[0]
+
+
+def _is(ledger: Ledger, module: str, name: str) -> bool:
+    return any((one.__module__, one.__name__) == (module, name) for one in type(ledger).__mro__)
+
+
 def scheme_of(url: str) -> str:
     """Return which kind of ledger a URL names; empty where it names none."""
     try:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.event import Reshape
@@ -95,6 +96,14 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
     retry = {name: values.pop(name) for name in RETRY if name in values}
     serve = {name: values.pop(name) for name in SERVE if name in values}
     return Settings(**values, retry=RetryPolicy(**retry), serve=ServeSettings(**serve))
+
+
+def with_given(settings: Settings, **given: Any) -> Settings:
+    """Replace what is given, checked like any other; what is None was not given."""
+    values = _check_given(given)
+    retry = {name: values.pop(name) for name in RETRY if name in values}
+    serve = {name: values.pop(name) for name in SERVE if name in values}
+    return replace(settings, **values, retry=replace(settings.retry, **retry), serve=replace(settings.serve, **serve))
 
 
 #: What only a program can give ready-made.
