@@ -1385,6 +1385,38 @@ def test_generators_are_refused():
         Bridge("memory://").on("*")(yields)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda: None, id="none"),
+        pytest.param(lambda event, connection: None, id="one too many"),
+        pytest.param(lambda transaction: None, id="the transaction alone"),
+        pytest.param(lambda *, event: None, id="by keyword alone"),
+    ],
+)
+def test_handlers_that_cannot_be_called_are_refused(function):
+    """A wrong parameter is said when the handler is registered: otherwise every event would become a dead letter."""
+    with pytest.raises(ConfigurationError, match=r"called with the event.* it cannot be"):
+        Bridge("memory://").on("*")(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda event, retries=3: None, id="a default"),
+        pytest.param(lambda *arguments, **named: None, id="any"),
+        pytest.param(lambda event, *, transaction=None: None, id="the transaction by keyword"),
+        pytest.param(functools.partial(lambda crm, event: None, "crm"), id="partial"),
+        pytest.param([].append, id="built in"),
+    ],
+)
+def test_handlers_may_have_other_parameters_if_they_can_be_called(function, tmp_path):
+    """Whatever can be called with an event alone, or with the transaction too, is a handler."""
+    with Bridge(f"sqlite:///{tmp_path}/once.db") as bridge:
+        bridge.on("*")(function)
+        assert bridge.process(envelope(ACW)).column == "processed"
+
+
 def test_stop_is_safe_in_a_signal_handler():
     """A signal that interrupts a wait just while it holds the event's lock stops the bridge, and does not block it."""
     bridge = Bridge("memory://")

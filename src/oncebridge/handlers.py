@@ -83,6 +83,7 @@ class Handlers:
         """Register a handler; refuse one whose claims could not be told from another's."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(f"handler for {pattern!r}: calling a generator does nothing; drop its yield")
+        _refuse_wrong_parameters(pattern, function)
         handler = Handler(
             pattern=pattern,
             function=function,
@@ -150,6 +151,21 @@ def _parameters(function: Callable[..., Any]) -> Iterable[str]:
         return inspect.signature(function).parameters
     except ValueError:
         return ()
+
+
+def _refuse_wrong_parameters(pattern: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that every call would fail of: each event would cost its attempts, and become a dead letter."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    try:
+        signature.bind(None, **({"transaction": None} if "transaction" in signature.parameters else {}))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"handler for {pattern!r}: it is called with the event, and with the ledger's transaction if it has a "
+            f"parameter `transaction`; with parameters {signature} it cannot be ({error})"
+        ) from None
 
 
 def overlap(one: str, other: str) -> bool:
