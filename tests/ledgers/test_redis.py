@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ledgers.random_moves import SideBySide
+from oncebridge.ledgers.redis.connection import Connection
 from oncebridge.ledgers.redis.ledger import RedisLedger
-from oncebridge.ledgers.redis.server import PlainConnection
 from oncebridge.testing.ledger_contract import LedgerContract
 
 _names = itertools.count()
@@ -63,13 +63,13 @@ def test_it_says_what_memory_says(valkey, seed):
 def test_only_the_main_thread_looks_for_answers_without_sleeping(valkey, monkeypatch):
     """Other threads leave the processor to the rest of the program; the main one looks, whoever calls beside it."""
     looked = []
-    has_answer = PlainConnection.has_answer
+    has_answer = Connection.has_answer
 
     def noted(self):
         looked.append(threading.current_thread())
         return has_answer(self)
 
-    monkeypatch.setattr(PlainConnection, "has_answer", noted)
+    monkeypatch.setattr(Connection, "has_answer", noted)
     ledger = RedisLedger(f"{valkey.url}?name=polled")
     ledger.open(None)
     try:

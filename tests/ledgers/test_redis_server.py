@@ -19,8 +19,8 @@ from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable, LedgerWarning
 from oncebridge.ledgers.findings import Level
 from oncebridge.ledgers.protocol import Query
+from oncebridge.ledgers.redis.address import read_url
 from oncebridge.ledgers.redis.ledger import RedisLedger
-from oncebridge.ledgers.redis.server import read_url
 from payloads import presence, raw
 from servers.process import wait_until
 from servers.valkey import running_cluster, running_sentinels, running_valkey
@@ -382,8 +382,7 @@ def test_an_examination_of_a_sound_server_finds_nothing_wrong(url):
 def slow_replicas(monkeypatch):
     """Let writes wait for replicas nearly as long as for any answer: on a busy machine they follow late."""
     monkeypatch.setattr("oncebridge.ledgers.redis.calls.WAIT_MS", 55_000)
-    monkeypatch.setattr("oncebridge.ledgers.redis.calls.ANSWER_SECONDS", 60)
-    monkeypatch.setattr("oncebridge.ledgers.redis.server.ANSWER_SECONDS", 60)
+    monkeypatch.setattr("oncebridge.ledgers.redis.connection.ANSWER_SECONDS", 60)
 
 
 def test_an_examination_sees_a_replica(tmp_path, slow_replicas):

@@ -1,24 +1,38 @@
-"""Calls to the masters of a Redis cluster, each script where its shard lives."""
+"""Calls to the masters of a Redis cluster, each script where its shard lives.
+
+A script declares one key that never exists, and computes the others. So while a slot moves from one master to another,
+the one that has it answers every call with ASK, and nothing else happens to the slot until all of it has arrived. Such
+a redirection is never followed: what the other one has by then is a part. The call waits for the end of the move.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from binascii import crc_hqx
+from typing import TYPE_CHECKING, Any, Final
 
-import redis
-
-from oncebridge.errors import LedgerUnavailable
-from oncebridge.ledgers.redis.calls import check_replicas
-from oncebridge.ledgers.redis.server import ERRORS, WAIT_MS, cluster_of, in_our_words
+from oncebridge.clock import NEVER
+from oncebridge.ledgers.redis.calls import check_replicas, wait_words
+from oncebridge.ledgers.redis.connection import ERRORS, ServerError
+from oncebridge.ledgers.redis.failures import in_our_words
+from oncebridge.ledgers.redis.lines import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from redis.cluster import ClusterNode
-    from redis.connection import Connection
-
-    from oncebridge.ledgers.redis.calls import Call, Greeting, Word, Words
+    from oncebridge.clock import Clock
+    from oncebridge.ledgers.redis.address import Address
+    from oncebridge.ledgers.redis.calls import Call
+    from oncebridge.ledgers.redis.connection import Answer, Place, Words
     from oncebridge.ledgers.redis.scripts import Script
-    from oncebridge.ledgers.redis.server import Address
+
+SLOTS: Final = 16_384
+#: How long a call waits for a slot that moves, and how often it looks.
+PATIENCE_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.02
+
+_MOVING: Final = ("ASK", "TRYAGAIN")
+#: Answered with an error where the slot of a key is not, or not wholly; changes nothing.
+_GUARD: Final = (b"EVAL", b"return 1", b"1")
 
 
 class _Done:
@@ -32,117 +46,151 @@ class _Done:
 
 
 class ClusterCalls:
-    """Calls to the masters of a cluster, each script where its shard lives."""
+    """Calls to the masters of a cluster."""
 
-    def __init__(self, address: Address) -> None:
-        """Learn the cluster's slots."""
-        self._address = address
-        with in_our_words(address):
-            self._cluster = cluster_of(address)
+    def __init__(self, address: Address, clock: Clock) -> None:
+        """Connect nothing yet."""
+        self.lines = Lines(address, clock)
+        self._clock = clock
+        self._wait_words = wait_words(address)
+        self._masters: list[Place | None] = []  # of each slot
 
-    def greet_with(self, greeting: Greeting | None) -> None:
-        """Leave it: the client connects by itself, and a cluster that comes back empty has lost its slots as well."""
-
-    def start(self, script: Script, prefix: str, arguments: Words, *, soon: bool = False) -> Call:  # noqa: ARG002
-        """Run a script and wait for it: shards are worked off side by side in `run` alone."""
+    def start(self, script: Script, prefix: bytes, arguments: Words, *, soon: bool = False) -> Call:  # noqa: ARG002
+        """Run a script and wait for it: only `run` has several shards at work at the same time."""
         (value,) = self.run(script, [(prefix, arguments)])
         return _Done(value)
 
-    def run(self, script: Script, each: Sequence[tuple[str, Words]]) -> list[Any]:
-        """Send to every node what is for its shards, then read all answers; what was redirected goes once more."""
-        with in_our_words(self._address):
-            by_node: dict[ClusterNode, list[int]] = {}
-            for number, (prefix, _) in enumerate(each):
-                by_node.setdefault(self._cluster.get_node_from_key(prefix), []).append(number)
-            values: list[Any] = [None] * len(each)
-            lines = [
-                (self._sent(node, [("EVALSHA", script.sha, 1, each[at][0], *each[at][1]) for at in numbers]), numbers)
-                for node, numbers in by_node.items()
+    def run(self, script: Script, each: Sequence[tuple[bytes, Words]]) -> list[Any]:
+        """Run a script once for each prefix; in full where a server does not know it."""
+        with in_our_words(self.lines.address):
+            values = self._carry_out(
+                [(prefix, ((b"EVALSHA", script.sha, b"1", prefix, *arguments),)) for prefix, arguments in each]
+            )
+            unknown = [at for at, value in enumerate(values) if _code(value) == "NOSCRIPT"]
+            in_full = [
+                (prefix, ((b"EVAL", script.text, b"1", prefix, *arguments),))
+                for prefix, arguments in (each[at] for at in unknown)
             ]
-            for line, numbers in lines:
-                for at, value in zip(numbers, line.values(), strict=True):
-                    values[at] = value
-            for value in values:
-                if isinstance(value, LedgerUnavailable):
-                    raise value
-            return [
-                self._again(script, *each[at]) if isinstance(value, BaseException) else value
-                for at, value in enumerate(values)
-            ]
+            for at, value in zip(unknown, self._carry_out(in_full), strict=True):
+                values[at] = value
+            return _without_errors(values)
 
-    def _sent(self, node: ClusterNode, calls: Sequence[Words]) -> _NodeLine:
-        line = _NodeLine(self._cluster.get_redis_connection(node).connection_pool, self._address)
-        line.send(calls)
-        return line
+    def command(self, key: bytes, *words: bytes) -> Any:
+        """Run one command where a key lives."""
+        with in_our_words(self.lines.address):
+            # A scan names no key, so any server would answer it, with whatever it has of a slot.
+            calls: Sequence[Words] = ((*_GUARD, key), words) if words[0] == b"SCAN" else (words,)
+            follow = words[0] != b"SCAN" or words[1] == b"0"  # a cursor means nothing to another server
+            return _without_errors(self._carry_out([(key, calls)], follow=follow))[0]
 
-    def _again(self, script: Script, prefix: str, arguments: Words) -> Any:
-        """Leave to the client what needs patience: moved slots, a new master, a forgotten script."""
-        value = self._cluster.execute_command("EVAL", script.text, 1, prefix, *arguments)
-        if self._address.wait:
-            raise LedgerUnavailable(f"{self._address!r}: a slot has moved; the call is repeated under its nonce")
-        return value
-
-    def command(self, key: str, *words: Word) -> Any:
-        """Run one command where a key lives; once more if that has changed."""
-        with in_our_words(self._address):
-            (value,) = self._sent(self._cluster.get_node_from_key(key), [words]).values()
-            if isinstance(value, (redis.exceptions.AskError, redis.ConnectionError)):
-                self._cluster.nodes_manager.initialize()
-                (value,) = self._sent(self._cluster.get_node_from_key(key), [words]).values()
-            if isinstance(value, BaseException):
-                raise value
-            return value
-
-    def nodes(self) -> list[redis.Redis]:
+    def places(self) -> list[Place]:
         """Return the masters."""
-        return [self._cluster.get_redis_connection(node) for node in self._cluster.get_primaries()]
+        with in_our_words(self.lines.address):
+            self._learn()
+        return sorted({place for place in self._masters if place is not None})
 
-    def close(self) -> None:
-        """Close every connection."""
-        self._cluster.close()
+    def ask(self, place: Place, *words: bytes) -> Any:
+        """Ask one master."""
+        with in_our_words(self.lines.address):
+            return _without_errors([self.lines.to(place).send(words).get()])[0]
 
+    # --- sending -------------------------------------------------------------------------------------
 
-class _NodeLine:
-    """One connection to one node, for the calls of one run."""
+    def _carry_out(self, each: Sequence[tuple[bytes, Sequence[Words]]], *, follow: bool = True) -> list[Any]:
+        """Send each group of calls to where its key lives, and return the last answer or the first error of each.
 
-    def __init__(self, pool: redis.ConnectionPool, address: Address) -> None:
-        self._pool, self._address = pool, address
-        self._sent = 0
-        self._connection: Connection | None = None
-        self._error: BaseException | None = None
+        What has moved is sent again to where it is now, and what is moving until it has arrived.
+        """
+        values: list[Any] = [None] * len(each)
+        left = list(range(len(each)))
+        until_us = self._clock.monotonic_us() + int(PATIENCE_SECONDS * 1_000_000)
+        while left:
+            for at, value in zip(left, self._round([each[at] for at in left]), strict=True):
+                values[at] = value
+            left = [at for at in left if _code(values[at]) in ("MOVED", *_MOVING)] if follow else []
+            if left and self._clock.monotonic_us() > until_us:
+                break
+            for at in left:
+                if _code(values[at]) == "MOVED":
+                    self._follow(values[at], self._master_of(each[at][0]))
+            if any(_code(values[at]) in _MOVING for at in left):
+                self._clock.wait(NEVER, LOOK_SECONDS)
+        return values
 
-    def send(self, calls: Sequence[Words]) -> None:
-        self._sent = len(calls)
+    def _round(self, each: Sequence[tuple[bytes, Sequence[Words]]]) -> list[Any]:
+        """Send to all servers, then read from all: they work side by side."""
+        if not self._masters:
+            self._learn()
         try:
-            self._connection = self._pool.get_connection()
-            for words in calls:
-                self._connection.send_command(*words)
-            if self._address.wait:
-                self._connection.send_command("WAIT", self._address.wait, WAIT_MS)
-        except ERRORS as error:
-            self._error = error
+            sent: list[tuple[Place, list[Answer]]] = []
+            for key, calls in each:
+                place = self._master_of(key)
+                sent.append((place, [self.lines.to(place).send(words, soon=True) for words in calls]))
+            places = dict.fromkeys(place for place, _ in sent)
+            replicas = [self.lines.to(place).send(self._wait_words, soon=True) for place in places if self._wait_words]
+            for place in places:
+                self.lines.to(place).flush()
+            values = [_outcome(answer.get() for answer in answers) for _, answers in sent]
+            for answer in replicas:
+                check_replicas(answer.get(), self.lines.address)
+        except ERRORS:
+            self._masters = []  # another may have taken over: the next call asks
+            raise
+        return values
 
-    def values(self) -> list[Any]:
-        """Read the answers; an error stands where its answer would."""
-        connection, values = self._connection, list[Any]()
-        try:
-            if connection is None or self._error is not None:
-                return [self._error] * self._sent
+    # --- slots ---------------------------------------------------------------------------------------
+
+    def _master_of(self, key: bytes) -> Place:
+        place = self._masters[slot_of(key)] if self._masters else None
+        if place is None:
+            raise ServerError("CLUSTERDOWN a slot has no master")
+        return place
+
+    def _follow(self, moved: ServerError, asked: Place) -> None:
+        """Believe who says where a slot is now: others may not have heard of it yet."""
+        _, slot, place = str(moved).split()[:3]
+        host, _, port = place.rpartition(":")
+        self._masters[int(slot)] = (host or asked[0], int(port))
+
+    def _learn(self) -> None:
+        """Ask one server after the other which master has which slot."""
+        known = [place for place in dict.fromkeys(self._masters) if place is not None]
+        failure: Exception = ConnectionError("no server of the cluster was named")
+        for place in dict.fromkeys([*known, *self.lines.address.hosts]):
             try:
-                values = [self._one(connection) for _ in range(self._sent)]
-                if self._address.wait:
-                    check_replicas(self._one(connection), self._address)
-            except LedgerUnavailable as error:
-                return [error] * self._sent
+                found = self.lines.to(place).send((b"CLUSTER", b"SLOTS")).get()
+                if isinstance(found, ServerError):
+                    raise found
             except ERRORS as error:
-                return values + [error] * (self._sent - len(values))
-            return values
-        finally:
-            if connection is not None:
-                self._pool.release(connection)
+                failure = error
+            else:
+                masters: list[Place | None] = [None] * SLOTS
+                for first, last, (host, port, *_), *_ in found:
+                    masters[first : last + 1] = [((host or b"").decode() or place[0], port)] * (last + 1 - first)
+                self._masters = masters
+                return
+        raise failure
 
-    def _one(self, connection: Connection) -> Any:
-        try:
-            return connection.read_response()
-        except redis.ResponseError as error:
-            return error
+
+def slot_of(key: bytes) -> int:
+    """Return a key's slot: chosen by what is in its braces."""
+    _, _, behind = key.partition(b"{")
+    tag, brace, _ = behind.partition(b"}")
+    return crc_hqx(tag if tag and brace else key, 0) % SLOTS
+
+
+def _code(value: Any) -> str:
+    return value.code if isinstance(value, ServerError) else ""
+
+
+def _outcome(answers: Iterable[Any]) -> Any:
+    """Return the first error of a group, else its last answer; all are read, whatever they are."""
+    all_ = list(answers)
+    return next((one for one in all_ if isinstance(one, ServerError)), all_[-1])
+
+
+def _without_errors(values: list[Any]) -> list[Any]:
+    for value in values:
+        if isinstance(value, ServerError):
+            raise value
+    return values

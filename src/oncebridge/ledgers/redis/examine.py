@@ -5,16 +5,17 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
-import redis
-
-from oncebridge.errors import LedgerRefused, LedgerWarning
+from oncebridge.errors import LedgerRefused, LedgerUnavailable, LedgerWarning
 from oncebridge.ledgers.findings import Finding, clocks, good, warning, wrong
+from oncebridge.ledgers.redis.connection import ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from oncebridge.clock import Clock
-    from oncebridge.ledgers.redis.server import Address
+    from oncebridge.ledgers.redis.address import Address
+    from oncebridge.ledgers.redis.calls import Calls
+    from oncebridge.ledgers.redis.connection import Place
 
 KEEPS: Final = "noeviction"
 OLDEST: Final = (6, 2)
@@ -23,10 +24,10 @@ _EVICTION_FIX: Final = f"set maxmemory-policy to {KEEPS}"
 _AOF_FIX: Final = "set appendonly yes, and appendfsync always if the machine may lose power"
 
 
-def check_at_start(servers: Iterable[redis.Redis], address: Address) -> None:
+def check_at_start(calls: Calls, address: Address) -> None:
     """Refuse a server that throws keys away when its memory is full; warn of one that forgets with a crash."""
-    for server in servers:
-        info = _info(server)
+    for place in calls.places():
+        info = _info(calls, place)
         policy = info.get("maxmemory_policy", KEEPS)
         if policy != KEEPS and not address.allow_eviction:
             raise LedgerRefused(
@@ -42,19 +43,19 @@ def check_at_start(servers: Iterable[redis.Redis], address: Address) -> None:
             )
 
 
-def findings(servers: Iterable[redis.Redis], address: Address, clock: Clock) -> Iterator[Finding]:
+def findings(calls: Calls, address: Address, clock: Clock) -> Iterator[Finding]:
     """Look at each server."""
-    for server in servers:
-        info = _info(server)
+    for place in calls.places():
+        info = _info(calls, place)
         if not info:
             yield warning(
                 "permissions", "this user may not run INFO, so the server's settings cannot be seen", "allow it +info"
             )
         yield _version(info)
         yield _eviction(info, address)
-        yield _persistence(info, _fsync(server))
+        yield _persistence(info, _fsync(calls, place))
         yield _replication(info, address)
-        yield _clock(server, clock)
+        yield _clock(calls, place, clock)
 
 
 def _version(info: dict[str, Any]) -> Finding:
@@ -75,13 +76,13 @@ def _eviction(info: dict[str, Any], address: Address) -> Finding:
     return judge("eviction", found, _EVICTION_FIX, weakens="Redis forgets events when its memory is full")
 
 
-def _fsync(server: redis.Redis) -> str:
+def _fsync(calls: Calls, place: Place) -> str:
     """Read when the log reaches the disk; managed servers do not tell."""
     try:
-        kept: dict[str, str] = server.config_get("appendfsync")  # type: ignore[assignment]
-    except redis.ResponseError:
+        kept: list[bytes] = calls.ask(place, b"CONFIG", b"GET", b"appendfsync")
+    except (LedgerRefused, LedgerUnavailable):
         return "unknown"
-    return str(kept.get("appendfsync", "unknown"))
+    return kept[1].decode() if kept else "unknown"
 
 
 def _persistence(info: dict[str, Any], fsync: str) -> Finding:
@@ -116,17 +117,20 @@ def _replication(info: dict[str, Any], address: Address) -> Finding:
     return warning("replication", found, "add ?wait=1 to the URL", weakens=weakens)
 
 
-def _clock(server: redis.Redis, clock: Clock) -> Finding:
+def _clock(calls: Calls, place: Place, clock: Clock) -> Finding:
     before_us = clock.now_us()
-    seconds, microseconds = server.time()
+    seconds, microseconds = calls.ask(place, b"TIME")
     now_us = int(seconds) * 1_000_000 + int(microseconds)
     return clocks(max(before_us - now_us, now_us - clock.now_us(), 0))
 
 
-def _info(server: redis.Redis) -> dict[str, Any]:
+def _info(calls: Calls, place: Place) -> dict[str, Any]:
     """Read what a server says of itself; nothing where this user may not ask."""
     try:
-        found: dict[str, Any] = server.info()
-    except redis.exceptions.NoPermissionError:
-        return {}
-    return found
+        text: bytes = calls.ask(place, b"INFO")
+    except LedgerRefused as refused:
+        if isinstance(refused.__cause__, ServerError) and refused.__cause__.code == "NOPERM":
+            return {}
+        raise
+    lines = [line.partition(":") for line in text.decode(errors="replace").splitlines() if not line.startswith("#")]
+    return {name: int(value) if value.isdecimal() else value for name, _, value in lines if name}

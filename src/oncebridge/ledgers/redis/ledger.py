@@ -21,25 +21,22 @@ from oncebridge.ledgers import RETENTION_US
 from oncebridge.ledgers.findings import Finding
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.redis import examine, wire
-from oncebridge.ledgers.redis.calls import Calls, Greeting, SingleCalls
+from oncebridge.ledgers.redis.address import read_url
+from oncebridge.ledgers.redis.agreement import Agreement, base_of
+from oncebridge.ledgers.redis.calls import Calls, SingleCalls
 from oncebridge.ledgers.redis.cluster import ClusterCalls
 from oncebridge.ledgers.redis.scripts import script
-from oncebridge.ledgers.redis.server import in_our_words, read_url
-from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.protocol import Query
-    from oncebridge.ledgers.redis.calls import Word
-    from oncebridge.ledgers.redis.server import Address
+    from oncebridge.ledgers.redis.address import Address
 
-LAYOUT: Final = 1
-SHARDS: Final = {"single": 1, "sentinel": 1, "cluster": 16}
 #: A script puts all it writes into one command, and Lua bounds how much that can be.
 AT_ONCE: Final = 1000
-SCAN_AT_ONCE: Final = 500
+SCAN_AT_ONCE: Final = b"500"
 
 Item = TypeVar("Item")
 
@@ -68,11 +65,17 @@ class RedisLedger:
     def __init__(self, url: str, clock: Clock | None = None, *, retention_us: int = RETENTION_US) -> None:
         """Remember where the server is; it is connected to by `open`."""
         self.address: Address = read_url(url)
-        self.retention_s = max(1, retention_us // 1_000_000)
+        self._retention_s = b"%d" % max(1, retention_us // 1_000_000)
         self._clock = clock or SystemClock()
         self._calls: Calls | None = None
-        self._prefixes: list[str] = []
+        self._agreement: Agreement | None = None
+        self._prefixes: list[bytes] = []
+        self._mark = b""
+        #: Handlers whose names are written down, when so many connections had been made.
         self._handlers = {""}
+        self._connections = 0
+        #: Handlers that events were seen of.
+        self._seen_handlers: set[str] = set()
         #: Whether others have agreed on another secret since this one was opened, on a server that had come back empty.
         self.is_another = False
 
@@ -87,68 +90,37 @@ class RedisLedger:
 
     # --- opening -------------------------------------------------------------------------------------
 
-    @property
-    def _base(self) -> str:
-        """What every key of this ledger starts with. In braces: what a cluster chooses the slot by."""
-        return f"ob:{{{self.address.name}"
-
-    @property
-    def _meta(self) -> str:
-        return self._base + "}:meta"
-
     def open(self, secret: bytes | None) -> bytes:
         """Connect, refuse a server that forgets, and agree on the secret and the shards."""
-        calls = self._connect()
-        calls.greet_with(None)
+        calls = self._calls or _calls(self.address, self._clock)
         try:
-            with in_our_words(self.address):
-                examine.check_at_start(calls.nodes(), self.address)
-            kept = self._agree(calls, first_kept(secret))
-            self._prefixes = [f"{self._base}.{shard}}}:" for shard in range(_shards(kept))]
-            names = {name.decode(): value for name, value in kept.items()}
-            agreed_secret = agreed({name: names[name] for name in (SECRET, CHECK) if name in names}, secret)
+            examine.check_at_start(calls, self.address)
+            self._agreement = Agreement(self.address, calls, secret)
         except BaseException:
-            calls.close()
+            calls.lines.close()
             raise
+        self._prefixes, self._mark = self._agreement.prefixes, self._agreement.mark
         self._calls = calls
         self.is_another = False
-        calls.greet_with(self._greeting(kept))
-        return agreed_secret
+        return self._agreement.secret
 
-    def _connect(self) -> Calls:
-        if self._calls is not None:
-            return self._calls
-        if self.address.kind == "cluster":
-            return ClusterCalls(self.address)
-        return SingleCalls(self.address, self._clock)
-
-    def _agree(self, calls: Calls, first: dict[str, bytes]) -> dict[bytes, bytes]:
-        """Read what the first worker wrote; write it if that is this one. Atomic, since it is one script."""
-        words: list[Word] = ["layout", LAYOUT, "shards", SHARDS[self.address.kind]]
-        for name, value in first.items():
-            words += [name, value]
-        (kept,) = calls.run(script("open"), [(self._meta, words)])
-        return dict(zip(kept[::2], kept[1::2], strict=True))
-
-    def _greeting(self, kept: dict[bytes, bytes]) -> Greeting:
-        """Make what is said on every connection: what was agreed on, for a server that has come back empty."""
-        words: list[Word] = ["EVAL", script("open").text, 1, self._meta, *chain.from_iterable(kept.items())]
-
-        def check(found: list[bytes]) -> None:
-            self._handlers = {""}  # their names may have been forgotten, too
-            if dict(zip(found[::2], found[1::2], strict=True)) != kept:
-                self.is_another = True
-                raise LedgerRefused(
-                    f"{self.address!r} has come back empty, and another worker has begun it anew: events have other "
-                    "keys there now. Nothing was acknowledged; whoever ends by this has to be started again"
-                )
-
-        return Greeting(words, check)
+    def _begin_again(self) -> None:
+        """Go on with a server that was emptied, unless others have begun it anew with another secret."""
+        self._handlers = {""}  # their names were forgotten, too
+        agreement = self._agreement
+        if agreement is not None and agreement.renew(self._open_calls):
+            self._mark = agreement.mark
+        else:
+            self.is_another = True
+            raise LedgerRefused(
+                f"{self.address!r} has come back empty, and another worker has begun it anew: events have other "
+                "keys there now. Nothing was acknowledged; whoever ends by this has to be started again"
+            )
 
     def close(self) -> None:
         """Let go of connections."""
         if self._calls is not None:
-            self._calls.close()
+            self._calls.lines.close()
         self._calls = None
 
     def migrate(self) -> None:
@@ -168,7 +140,7 @@ class RedisLedger:
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
-        return self._started(_EXTEND, [lease_us], claims)()
+        return self._started(_EXTEND, [b"%d" % lease_us], claims)()
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
@@ -176,24 +148,39 @@ class RedisLedger:
 
     def start_claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> Callable[[], list[Answer]]:
         """Send an ask for events."""
+        under_way = self._started_claim(asks, nonce, lease_us)
+
+        def answers() -> list[Answer]:
+            try:
+                return under_way()
+            except wire.Another:
+                self._begin_again()
+            try:
+                return self._started_claim(asks, nonce, lease_us)()
+            except wire.Another:
+                raise LedgerUnavailable(f"{self.address!r} is emptied again and again") from None
+
+        return answers
+
+    def _started_claim(self, asks: Sequence[Ask], nonce: bytes, lease_us: int) -> Callable[[], list[Answer]]:
         self._remember_handlers(asks)
-        return self._started(_CLAIM, [nonce, lease_us], asks)
+        return self._started(_CLAIM, [nonce, b"%d" % lease_us, self._mark], asks)
 
     def start_settle(self, settlements: Sequence[Settlement], *, soon: bool) -> Callable[[], list[bool]]:
         """Send the ends of claims; with `soon`, with the next call or when somebody waits for them."""
         return self._started(_SETTLE, [], settlements, soon=soon)
 
     def _started(
-        self, verb: Verb, head: list[Word], items: Sequence[Any], *, soon: bool = False
+        self, verb: Verb, head: list[bytes], items: Sequence[Any], *, soon: bool = False
     ) -> Callable[[], list[Any]]:
         """Send a call, and return what waits for its answer. Several calls, as on a cluster, are waited for at once."""
         if len(self._prefixes) != 1 or not 0 < len(items) <= AT_ONCE:
             return _answered(lambda: self._in_shards(verb, head, items))
-        words = [self.retention_s, *head, *[verb.write(item, entity=verb.ask_of(item).entity) for item in items]]
+        words = [self._retention_s, *head, *[verb.write(item, entity=verb.ask_of(item).entity) for item in items]]
         call = self._open_calls.start(script(verb.script), self._prefixes[0], words, soon=soon)
         return lambda: verb.read(call.result())
 
-    def _in_shards(self, verb: Verb, head: list[Word], items: Sequence[Any]) -> list[Any]:
+    def _in_shards(self, verb: Verb, head: list[bytes], items: Sequence[Any]) -> list[Any]:
         """Write each item to its shard's call, run all calls, and bring the answers into order."""
         places: dict[int, list[int]] = {}
         for number, item in enumerate(items):
@@ -204,7 +191,10 @@ class RedisLedger:
             for at in range(0, len(numbers), AT_ONCE)
         ]
         calls = [
-            (self._prefixes[shard], [self.retention_s, *head, *[self._word(verb, items[number]) for number in numbers]])
+            (
+                self._prefixes[shard],
+                [self._retention_s, *head, *[self._word(verb, items[number]) for number in numbers]],
+            )
             for shard, numbers in each
         ]
         answers: list[Any] = [None] * len(items)
@@ -228,20 +218,26 @@ class RedisLedger:
 
     def _remember_handlers(self, asks: Sequence[Ask]) -> None:
         """Write down each handler's name once, so that events can be looked up for all of them."""
+        calls = self._open_calls
+        if self._connections != calls.lines.made:  # the server may be another since, which does not know them
+            self._connections, self._handlers = calls.lines.made, {""}
         names = {ask.handler for ask in asks} - self._handlers
         if names:
-            self._open_calls.command(self._meta, "SADD", self._base + "}:handlers", *sorted(names))
-            self._handlers |= names
+            calls.command(self._names, b"SADD", self._names, *[name.encode() for name in sorted(names)])
+            self._handlers = self._handlers | names
+
+    @property
+    def _names(self) -> bytes:
+        """Where the names of handlers are."""
+        return f"{base_of(self.address)}}}:handlers".encode()
 
     # --- reading -------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> list[Entry]:
         """Look for an event in every place that it could be in."""
         calls = self._open_calls
-        handlers = [
-            "",
-            *sorted(name.decode() for name in calls.command(self._meta, "SMEMBERS", self._base + "}:handlers")),
-        ]
+        written = {name.decode() for name in calls.command(self._names, b"SMEMBERS", self._names)}
+        handlers = sorted(written | self._seen_handlers | {""})
         ids = [wire.id_of(key, handler) for handler in handlers]
         entries = []
         for shard, found in enumerate(calls.run(script("get"), [(prefix, ids) for prefix in self._prefixes])):
@@ -254,13 +250,14 @@ class RedisLedger:
 
     def _record_entry(self, shard: int, id_: bytes, text: bytes, letter: bytes) -> Entry:
         record, lease_us = wire.read_record(text), 0
+        self._seen_handlers.add(record.about.handler)
         if record.status is Status.CLAIMED and record.about.entity is not None:
             lease_us = self._entity_lease_us(self._prefixes[shard], record.about.entity, record.token)
         return wire.record_entry(id_, record, home=bytes([shard]), lease_until_us=lease_us, letter=letter)
 
-    def _entity_lease_us(self, prefix: str, key: bytes, token: int) -> int:
+    def _entity_lease_us(self, prefix: bytes, key: bytes, token: int) -> int:
         """Return until when an entity is held under a token; 0 if another has taken it over since."""
-        kept = self._open_calls.command(prefix, "GET", prefix.encode() + b"n:" + key)
+        kept = self._open_calls.command(prefix, b"GET", prefix + b"n:" + key)
         entity = wire.read_entity(kept) if kept else None
         return entity.lease_until_us if entity is not None and entity.token == token else 0
 
@@ -274,50 +271,50 @@ class RedisLedger:
 
     def _unfinished(self) -> Iterator[tuple[Entry, wire.About]]:
         for shard, prefix in enumerate(self._prefixes):
-            for batch in self._hash_scan(prefix + "open"):
+            for batch in self._hash_scan(prefix + b"open"):
                 ids = list(batch)
-                letters = self._open_calls.command(prefix, "HMGET", prefix + "letters", *ids)
+                letters = self._open_calls.command(prefix, b"HMGET", prefix + b"letters", *ids)
                 for id_, letter in zip(ids, letters, strict=True):
                     entry = self._record_entry(shard, id_, batch[id_], letter or b"")
                     about = wire.read_record(batch[id_]).about
                     yield msgspec.structs.replace(entry, raw=None, detail=""), about
-            for batch in self._key_scan(prefix, "e:"):
+            for batch in self._key_scan(prefix, b"e:"):
                 for key, text in batch.items():
                     record = wire.read_record(text)
                     yield wire.record_entry(key[len(prefix) + 2 :], record, home=bytes([shard])), record.about
 
     def _newest_states(self) -> Iterator[tuple[Entry, wire.About]]:
         for prefix in self._prefixes:
-            for batch in self._key_scan(prefix, "n:"):
+            for batch in self._key_scan(prefix, b"n:"):
                 for text in batch.values():
                     entity = wire.read_entity(text)
                     if entity.about is not None:
                         yield wire.newest_entry(entity, entity.about), entity.about
 
-    def _hash_scan(self, key: str) -> Iterator[dict[bytes, bytes]]:
+    def _hash_scan(self, key: bytes) -> Iterator[dict[bytes, bytes]]:
         """Go through a hash without holding the server up."""
         seen: set[bytes] = set()
-        for flat in self._scan(key, "HSCAN", key):
+        for flat in self._scan(key, b"HSCAN", key):
             batch = {name: value for name, value in zip(flat[::2], flat[1::2], strict=True) if name not in seen}
             seen.update(batch)
             if batch:
                 yield batch
 
-    def _key_scan(self, prefix: str, kind: str) -> Iterator[dict[bytes, bytes]]:
+    def _key_scan(self, prefix: bytes, kind: bytes) -> Iterator[dict[bytes, bytes]]:
         """Go through a shard's keys of a kind, with their values."""
         seen: set[bytes] = set()
-        for found in self._scan(prefix, "SCAN", match=f"{prefix}{kind}*"):
+        for found in self._scan(prefix, b"SCAN", match=prefix + kind + b"*"):
             keys = [key for key in found if key not in seen]
             seen.update(keys)
             if keys:
-                values = self._open_calls.command(prefix, "MGET", *keys)
+                values = self._open_calls.command(prefix, b"MGET", *keys)
                 yield {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
-    def _scan(self, at: str, *command: str, match: str = "*") -> Iterator[list[bytes]]:
+    def _scan(self, at: bytes, *command: bytes, match: bytes = b"*") -> Iterator[list[bytes]]:
         """Follow a cursor to its end; a server may name things twice on the way."""
         cursor: bytes = b"0"
         while True:
-            cursor, found = self._open_calls.command(at, *command, cursor, "MATCH", match, "COUNT", SCAN_AT_ONCE)
+            cursor, found = self._open_calls.command(at, *command, cursor, b"MATCH", match, b"COUNT", SCAN_AT_ONCE)
             yield found
             if int(cursor) == 0:
                 return
@@ -326,9 +323,9 @@ class RedisLedger:
         """Count events by status: days keep their own counts, the rest is gone through."""
         counts: Counter[Status] = Counter()
         for prefix in self._prefixes:
-            for value in self._open_calls.command(prefix, "HVALS", prefix + "days"):
+            for value in self._open_calls.command(prefix, b"HVALS", prefix + b"days"):
                 counts.update(wire.read_day(value).counts)
-            for batch in chain(self._hash_scan(prefix + "open"), self._key_scan(prefix, "e:")):
+            for batch in chain(self._hash_scan(prefix + b"open"), self._key_scan(prefix, b"e:")):
                 counts.update(wire.STATUSES[text[:1]] for text in batch.values())
         return dict(counts)
 
@@ -337,52 +334,49 @@ class RedisLedger:
         forgotten = 0
         for prefix in self._prefixes:
             before_us = self._now_us(prefix) - older_than_us
-            for day in self._open_calls.command(prefix, "HKEYS", prefix + "days"):
-                forgotten += self._drop(prefix, before_us, "day", [day])
-            for batch in self._hash_scan(prefix + "open"):
-                forgotten += self._drop(prefix, before_us, "open", list(batch))
-            for kind, what in (("e:", "event"), ("n:", "entity")):
+            for day in self._open_calls.command(prefix, b"HKEYS", prefix + b"days"):
+                forgotten += self._drop(prefix, before_us, b"day", [day])
+            for batch in self._hash_scan(prefix + b"open"):
+                forgotten += self._drop(prefix, before_us, b"open", list(batch))
+            for kind, what in ((b"e:", b"event"), (b"n:", b"entity")):
                 for batch in self._key_scan(prefix, kind):
                     forgotten += self._drop(prefix, before_us, what, list(batch))
         return forgotten
 
-    def _drop(self, prefix: str, before_us: int, what: str, which: list[bytes]) -> int:
+    def _drop(self, prefix: bytes, before_us: int, what: bytes, which: list[bytes]) -> int:
         forgotten = 0
         while True:
             ((number, more),) = self._open_calls.run(
-                script("purge"), [(prefix, [self.retention_s, before_us, what, *which])]
+                script("purge"), [(prefix, [self._retention_s, b"%d" % before_us, what, *which])]
             )
             forgotten += int(number)
             if not more:
                 return forgotten
 
-    def _now_us(self, prefix: str) -> int:
-        seconds, microseconds = self._open_calls.command(prefix, "TIME")
+    def _now_us(self, prefix: bytes) -> int:
+        seconds, microseconds = self._open_calls.command(prefix, b"TIME")
         return int(seconds) * 1_000_000 + int(microseconds)
 
     def examine(self) -> Iterator[Finding]:
         """Look at each server's settings."""
-        with in_our_words(self.address):
-            yield from examine.findings(self._open_calls.nodes(), self.address, self._clock)
+        yield from examine.findings(self._open_calls, self.address, self._clock)
+
+
+def _calls(address: Address, clock: Clock) -> Calls:
+    return ClusterCalls(address, clock) if address.kind == "cluster" else SingleCalls(address, clock)
 
 
 def _answered(call: Callable[[], Item]) -> Callable[[], Item]:
     """Make a call now, and keep its answer or its error for whoever asks."""
     try:
         answer = call()
-    except LedgerUnavailable as error:
+    except (LedgerUnavailable, wire.Another) as error:
         return partial(_raise, error)
     return lambda: answer
 
 
 def _raise(error: Exception) -> NoReturn:
     raise error
-
-
-def _shards(kept: dict[bytes, bytes]) -> int:
-    if int(kept[b"layout"]) > LAYOUT:
-        raise LedgerRefused("this Redis ledger was written by a newer Oncebridge; update this one")
-    return int(kept[b"shards"])
 
 
 def _matches(query: Query, entry: Entry, about: wire.About) -> bool:

@@ -17,14 +17,14 @@ class Script(msgspec.Struct, frozen=True):
     """One script and the name that a server knows it by."""
 
     text: bytes
-    sha: str
+    sha: bytes
 
 
 @cache
 def script(name: str) -> Script:
     """Read a script once."""
     text = _read(name).encode()
-    return Script(text, sha1(text, usedforsecurity=False).hexdigest())
+    return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
 def _read(name: str) -> str:

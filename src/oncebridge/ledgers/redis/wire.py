@@ -181,8 +181,14 @@ def _moment(moment: Moment) -> bytes:
 # --- from the scripts --------------------------------------------------------------------------------
 
 
-def read_answers(reply: list[Any]) -> list[Answer]:
+class Another(Exception):
+    """A shard is not that of the ledger that was opened: it was emptied, or begun anew."""
+
+
+def read_answers(reply: list[Any] | bytes) -> list[Answer]:
     """Read what the claim script answers."""
+    if isinstance(reply, bytes):
+        raise Another
     token = reply[0]
     granted = Answer(Verdict.FRESH, token)
     return [granted if one == 0 else _answer(one) for one in reply[1:]]

@@ -1,16 +1,18 @@
--- Claim events. ARGV: retention, nonce, lease in microseconds, then an ask each:
+-- Claim events. ARGV: retention, nonce, lease in microseconds, the ledger's mark, then an ask each:
 --   1 flags | 2-5 day | 6-21 id | 22-24 envelope | for a state: 25-40 entity, 41-56 state, 57-64 echo window, moment |
 --   content | about
 -- Flags: 1 alone, 2 redrive, 4 has a content, 8 has an envelope id, 16 a shared day, 32 a state, 64 force, 128 stale counts.
 -- The answers: the time, then for each ask 0 (granted, the time is the token) or
 --   g token attempts | w: wants to be asked for alone | b microseconds | k about: conflict | e | s |
 --   d status, same envelope, about | n: no letter to redrive
-
+-- Or a text, where the shard is not that ledger's: it was emptied, or has begun anew since.
 
 -- include places
 
+if call('GET', PREFIX .. 'mark') ~= ARGV[4] then return 'another' end
+
 local NONCE, LEASE = ARGV[2], tonumber(ARGV[3])
-local FIRST = 3
+local FIRST = 4
 local GRANTED = NONCE .. pack('>dddd', NOW, NOW + LEASE, NOW, 0)
 
 local ids = {}

@@ -6,6 +6,7 @@
 --   <prefix>D:B       hash, first bytes of the id -> status, envelope, token: bucket B of event day D
 --   <prefix>e:ID      a settled event without a shared time: its record, which expires by itself
 --   <prefix>n:ENTITY  an entity
+--   <prefix>mark      which ledger this is a shard of: a server that was emptied has none
 --
 -- A day's buckets grow by linear hashing: with N buckets a record is in the one that N says, and each time
 -- FILL more records are in, one bucket is split into two. So every look is at one small hash, whatever

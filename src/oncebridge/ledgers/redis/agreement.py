@@ -1,0 +1,72 @@
+"""What the workers of one ledger agree on, in one hash of the server: its secret, its shards, and its mark.
+
+The mark is in every shard too, and each claim compares it. So a server that has come back empty, or was emptied by
+hand, is noticed by the next claim, whether connections were cut or not. Workers that were there before give it back
+what was agreed on, so that later ones make the same keys.
+"""
+
+from __future__ import annotations
+
+import secrets
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from oncebridge.errors import LedgerRefused
+from oncebridge.ledgers.redis.scripts import script
+from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
+
+if TYPE_CHECKING:
+    from oncebridge.ledgers.redis.address import Address
+    from oncebridge.ledgers.redis.calls import Calls
+
+LAYOUT: Final = 1
+SHARDS: Final = {"single": 1, "sentinel": 1, "cluster": 16}
+_MARK: Final = b"mark"
+
+
+class Agreement:
+    """What this worker and the others have agreed on."""
+
+    def __init__(self, address: Address, calls: Calls, secret: bytes | None) -> None:
+        """Read what the first worker wrote; write it if that is this one."""
+        self._address = address
+        first = {name.encode(): value for name, value in first_kept(secret).items()}
+        shards = b"%d" % SHARDS[address.kind]
+        self._kept = self._agree(
+            calls, {b"layout": b"%d" % LAYOUT, b"shards": shards, _MARK: secrets.token_hex(8).encode(), **first}
+        )
+        if int(self._kept[b"layout"]) > LAYOUT:
+            raise LedgerRefused("this Redis ledger was written by a newer Oncebridge; update this one")
+        names = {name.decode(): value for name, value in self._kept.items()}
+        self.secret = agreed({name: names[name] for name in (SECRET, CHECK) if name in names}, secret)
+        # In braces: what a cluster chooses the slot by.
+        self.prefixes = [f"{base_of(address)}.{shard}}}:".encode() for shard in range(int(self._kept[b"shards"]))]
+
+    @property
+    def mark(self) -> bytes:
+        """Return what tells this ledger from one that was begun anew."""
+        return self._kept.get(_MARK, b"")
+
+    def renew(self, calls: Calls) -> bool:
+        """Give the server back what was agreed on; tell whether others have not agreed on something else by now."""
+        found = self._agree(calls, self._kept)
+        if _without_mark(found) != _without_mark(self._kept):
+            return False
+        self._kept = found
+        calls.run(script("begin"), [(prefix, [self.mark]) for prefix in self.prefixes])
+        return True
+
+    def _agree(self, calls: Calls, ours: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Write ours if nothing is there, and return what is. Atomic, since it is one script."""
+        meta = f"{base_of(self._address)}}}:meta".encode()
+        (found,) = calls.run(script("open"), [(meta, [*chain.from_iterable(ours.items())])])
+        return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def base_of(address: Address) -> str:
+    """Return what every key of a ledger starts with."""
+    return f"ob:{{{address.name}"
+
+
+def _without_mark(kept: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    return {name: value for name, value in kept.items() if name != _MARK}
