@@ -2,7 +2,7 @@
 
 import json
 
-from payloads import ACW, envelope, raw
+from payloads import ACW, envelope, in_envelope, raw
 
 #: Repeated until the text is full.
 _UNITS = {
@@ -57,6 +57,31 @@ def worst(size):
             b"[" * 60 + b"1.10" + b"]" * 60 + b",", _HEAD[:-1] + b"[", b"1]" + _TAIL[1:], size=size
         ),
         "a text in a text in a text": _nested(size),
+        **{f"a long {what}": raw(made) for what, made in with_long_text("1" * size).items()},
+        "a topic of many parts": raw(
+            {"detail-type": "{a}." * (size // 4), "detail": {"topicName": "a.", "eventBody": {}}}
+        ),
+    }
+
+
+def with_long_text(text):
+    """Make events in which this stands where a topic, a source, an id or a time does."""
+    source = f"aws.partner/genesys.com/cloud/{text}"
+    return {
+        "detail-type": in_envelope({"eventId": "1"}, detail_type=text),
+        "topicName": envelope(ACW, frame={"topicName": f"v2.{text}"}),
+        "eventType": {"eventType": text},
+        "type": {"type": text},
+        "source": envelope(ACW, source=source),
+        "id": envelope(ACW, id=text),
+        "time": envelope(ACW, time=text),
+        "region": envelope(ACW, region=text),
+        "replay-name": envelope(ACW, replay_name=text),
+        "timestamp": envelope(ACW, frame={"timestamp": text}),
+        "conversationId": envelope(ACW, {"conversationId": text}),
+        "userId": envelope(ACW, {"userId": text}),
+        "eventId": in_envelope({"eventId": text}),
+        "conversation_id": in_envelope({"conversation_id": text, "status": "held"}),
     }
 
 

@@ -131,7 +131,7 @@ def test_placeholder_is_literal():
 
 
 @pytest.mark.parametrize(
-    "envelope_id", ["6efd5506-3fd6-09a1-5599-09ae48bd6dd8", "made-by-hand", "1", "ключ", "a b\nc", "x" * 10_000]
+    "envelope_id", ["6efd5506-3fd6-09a1-5599-09ae48bd6dd8", "made-by-hand", "1", "ключ", "a b\nc", "x" * 256]
 )
 def test_envelope_id_may_be_any_text(envelope_id):
     """An envelope id is any text: nothing promises a UUID of any version."""

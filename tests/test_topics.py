@@ -1,13 +1,28 @@
 """The profiles: what is known of each topic family, where hand-made events keep things, and who overrules whom."""
 
 import json
+import re
+import time
 from dataclasses import dataclass
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from oncebridge.event import parse
+from oncebridge.handlers import overlap
 from oncebridge.identity import NS_PER_MS, entity_parts, moment_of
-from oncebridge.topics import BUILT_IN, Kind, Profile, Profiles, conversation_id, plain, topic_pattern, user_id
+from oncebridge.topics import (
+    BUILT_IN,
+    Kind,
+    Profile,
+    Profiles,
+    conversation_id,
+    plain,
+    plain_expression,
+    topic_pattern,
+    user_id,
+)
 from payloads import (
     ABSENT,
     ACTIVITY,
@@ -441,3 +456,49 @@ def test_conversation_id(tree, conversation):
 def test_user_id(tree, user):
     """The user is known from the body or from the topic name."""
     assert user_id(parse(tree)) == user
+
+
+def matches(pattern, topic):
+    """Say what a pattern means, by trying everything: short texts alone can be looked at like this."""
+    if not pattern:
+        return not topic
+    head, rest = pattern[0], pattern[1:]
+    if head == "*":
+        return any(matches(rest, topic[end:]) for end in range(len(topic) + 1))
+    if head == "{id}":
+        ends = (end for end in range(1, len(topic) + 1) if "." not in topic[:end])
+        return any(matches(rest, topic[end:]) for end in ends)
+    return topic.startswith(head) and matches(rest, topic[len(head) :])
+
+
+@given(
+    st.lists(st.sampled_from(["*", "{id}", "a", "b", ".", "ab", ".a", "a.", "b.a"]), max_size=7),
+    st.lists(st.sampled_from("ab.\n"), max_size=9).map("".join),
+)
+def test_patterns_mean_what_they_say(pattern, topic):
+    """A pattern matches exactly the topics in which its pieces can be found one after the other."""
+    assert bool(topic_pattern("".join(pattern)).fullmatch(topic)) is matches(pattern, topic)
+    assert bool(re.fullmatch(plain_expression("".join(pattern)), topic, re.DOTALL)) is matches(pattern, topic)
+
+
+@pytest.mark.parametrize("pattern", ["*a*a*a*b", "{x}a{x}a{x}a{x}b", "*{x}a*{x}a{x}b*", "{a}{b}{c}{d}b", "*aab*aab*c"])
+def test_a_pattern_of_many_pieces_is_as_quick_as_one_of_few(pattern):
+    """However many wildcards a pattern has, no text is gone through again for each of them."""
+    topic = "a" * 1500
+
+    def seconds(compiled):
+        begun = time.process_time()
+        assert not compiled.fullmatch(topic)
+        return time.process_time() - begun
+
+    one, many = topic_pattern("*{x}b"), topic_pattern(pattern)
+    assert min(seconds(many) for _ in range(3)) < 10 * max(seconds(one) for _ in range(3))
+
+
+def test_long_patterns_are_compared_quickly():
+    """Whether two long patterns overlap is found in one pass over both."""
+    one, other = "*a" * 2000, "*a" * 1999 + "*{id}b"
+    begun = time.process_time()
+    assert not overlap(one, other)
+    assert overlap(one, other + "*")
+    assert time.process_time() - begun < 5  # place by place, it were minutes

@@ -15,6 +15,10 @@ from oncebridge.strict_json import as_bytes, read_json, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+#: Characters that a topic, a source, an id or a time may have: what EventBridge allows a source, and more than it
+#: allows anything else. They are kept in ledgers and in memory, so they must have an end.
+TEXT_MAX: Final = 256
+
 _PARTNER = re.compile(r"aws\.partner/genesys\.com(?:\.test)?/cloud/([^/]+)(?:/|\Z)")
 
 
@@ -74,7 +78,7 @@ def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape
     try:
         return _event(tree, exact, data)
     except Unreadable as error:
-        error.envelope_id = _text(tree.get("id")) if type(tree) is dict else None
+        error.envelope_id = _any_text(tree.get("id")) if type(tree) is dict else None
         raise
 
 
@@ -101,6 +105,8 @@ def _envelope(tree: dict[str, Any]) -> Envelope:
     values = [tree.get(name) for name in ENVELOPE_FIELDS]
     for at, value in enumerate(values):
         if type(value) is str:
+            if len(value) > TEXT_MAX:
+                raise _too_long(ENVELOPE_FIELDS[at], value)
             if not value.strip():
                 values[at] = None  # a blank text says as little as an absent one
         elif value is not None:
@@ -117,67 +123,114 @@ def _event_in(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any],
         raise Unreadable(f"topicName is {type_name(topic_name)}, not a topic")
     if type(body) is not dict:
         raise Unreadable(f"eventBody is {type_name(body)}, not an object")
+    if len(topic_name) > TEXT_MAX:
+        raise _too_long("topicName", topic_name)
+    _check_ids(body)
     topic = envelope.detail_type or topic_template(topic_name)
     return Event(
         topic=topic,
         topic_name=topic_name,
-        org=_org(envelope.source) or _text(body.get("organizationId")) or envelope.source or "",
+        org=_org(envelope.source) or _text(body, "organizationId") or envelope.source or "",
         body=body,
         envelope=envelope,
         raw=raw,
         exact=exact["eventBody"],
-        published=_scalar(detail.get("timestamp")),
-        torn=not _pattern_of(topic).fullmatch(topic_name),
+        published=_published(detail),
+        torn=not _is_template_of(topic, topic_name),
     )
 
 
 def _hand_made(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any], raw: bytes) -> Event:
-    topic = envelope.detail_type or _text(detail.get("eventType")) or _text(detail.get("type"))
-    topic = topic or _text(detail.get("topicName"))
+    _check_ids(detail)
+    topic = envelope.detail_type or _text(detail, "eventType") or _text(detail, "type") or _text(detail, "topicName")
     if topic is None and envelope is _NO_ENVELOPE and not _HINTS.intersection(detail):
         raise Unreadable("nothing says what this is: no detail-type, topicName, eventType, type or conversation id")
     topic = topic or "unknown"
     return Event(
         topic=topic,
         topic_name=topic,
-        org=_org(envelope.source) or _text(detail.get("organizationId")) or envelope.source or "",
+        org=_org(envelope.source) or _text(detail, "organizationId") or envelope.source or "",
         body=detail,
         envelope=envelope,
         raw=raw,
         exact=exact,
-        published=_scalar(detail.get("timestamp")),
+        published=_published(detail),
         genesys=False,
     )
 
 
 _HINTS: Final = frozenset({"conversationId", "conversation_id", "interactionId", "eventId", "event_id"})
-_PLACEHOLDER = re.compile(r"\{.*\}")
+_IDS: Final = ("id", "conversationId", "userId", "eventId", "conversation_id", "interactionId", "user_id", "event_id")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def _text(value: object) -> str | None:
+def is_uuid(text: str) -> bool:
+    """Tell whether a text has the form of the ids that EventBridge and Genesys give; no version is promised."""
+    return _UUID.fullmatch(text) is not None
+
+
+def _too_long(name: str, value: str) -> Unreadable:
+    """Refuse a text without end by its name and length; it is never shown."""
+    return Unreadable(f"{name} is {len(value):,} characters long; the limit is {TEXT_MAX}")
+
+
+def _check_ids(body: dict[str, Any]) -> None:
+    for value in map(body.get, _IDS):
+        if type(value) is str and len(value) > TEXT_MAX:
+            raise _too_long(next(name for name in _IDS if body.get(name) is value), value)
+
+
+def _any_text(value: object) -> str | None:
     return value if type(value) is str and value else None
 
 
-def _scalar(value: object) -> str | int | float | None:
-    return value if type(value) in (str, int, float) else None  # type: ignore[return-value]
+def _text(detail: dict[str, Any], name: str) -> str | None:
+    value = _any_text(detail.get(name))
+    if value is not None and len(value) > TEXT_MAX:
+        raise _too_long(name, value)
+    return value
 
 
-@lru_cache(maxsize=1024)
+def _published(detail: dict[str, Any]) -> str | int | float | None:
+    value = detail.get("timestamp")
+    if type(value) is str and len(value) > TEXT_MAX:
+        raise _too_long("timestamp", value)
+    return value if type(value) in (str, int, float) else None
+
+
+@lru_cache(maxsize=256)
 def _org(source: str | None) -> str | None:
     match = _PARTNER.match(source or "")
     return match[1] if match else None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def topic_template(topic_name: str) -> str:
     """Guess the template of a concrete topic name, where no detail-type gives it."""
     return ".".join("{id}" if _UUID.fullmatch(part) else part for part in topic_name.split("."))
 
 
-@lru_cache(maxsize=4096)
-def _pattern_of(topic: str) -> re.Pattern[str]:
-    """Compile what the concrete names of a template look like: the same parts, with ids for placeholders."""
-    return re.compile(
-        r"\.".join("[^.]+" if _PLACEHOLDER.fullmatch(part) else re.escape(part) for part in topic.split("."))
-    )
+def _is_template_of(topic: str, topic_name: str) -> bool:
+    """Tell whether a concrete name is one of a template's: the same parts, with ids for placeholders."""
+    around = _around_id(topic)
+    if around is None:
+        parts, names = topic.split("."), topic_name.split(".")
+        alike = (part == name or (name and _is_placeholder(part)) for part, name in zip(parts, names, strict=False))
+        return len(parts) == len(names) and all(alike)
+    start, end = around  # nearly always, and quicker
+    found = topic_name[len(start) : len(topic_name) - len(end)]
+    return bool(found) and "." not in found and topic_name.startswith(start) and topic_name.endswith(end)
+
+
+@lru_cache(maxsize=256)
+def _around_id(topic: str) -> tuple[str, str] | None:
+    """Return what stands before and behind the placeholder of a template that has just one."""
+    placeholders = [part for part in topic.split(".") if _is_placeholder(part)]
+    if len(placeholders) != 1:
+        return None
+    before, _, behind = f".{topic}.".partition(f".{placeholders[0]}.")
+    return f"{before}."[1:], f".{behind}"[:-1]
+
+
+def _is_placeholder(part: str) -> bool:
+    return part.startswith("{") and part.endswith("}")

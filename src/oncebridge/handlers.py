@@ -67,7 +67,7 @@ class Handlers:
     def __init__(self) -> None:
         """Start with none."""
         self._handlers: list[Handler] = []
-        self._split = lru_cache(maxsize=4096)(self._split_by)
+        self._split = lru_cache(maxsize=1024)(self._split_by)
 
     def __bool__(self) -> bool:
         """Tell whether there is any."""
@@ -168,20 +168,33 @@ def _refuse_wrong_parameters(pattern: str, function: Callable[..., Any]) -> None
         ) from None
 
 
-def overlap(one: str, other: str) -> bool:
-    """Tell whether some topic is matched by both patterns."""
-    first, second = _tokens(one), _tokens(other)
-    seen: set[tuple[int, int]] = set()
-    todo = [(0, 0)]
-    while todo:
-        at = todo.pop()
-        if at in seen:
-            continue
-        seen.add(at)
-        if at == (len(first), len(second)):
-            return True
-        todo += _steps(first, second, *at)
-    return False
+def overlap(one: str, another: str) -> bool:
+    """Tell whether some topic is matched by both patterns.
+
+    Both are read side by side. For each place in one, `reached` has a bit for every place in the other at which some
+    text can have brought both there.
+    """
+    first, second = _tokens(one), _tokens(another)
+    rests = _bits(token in (_ANY, _PART_REST) for token in second)
+    sharing = {token: _bits(_share_character(token, other) for other in second) for token in set(first)}
+    reached = 1
+    for token in first:
+        shared = sharing[token]
+        if token in (_ANY, _PART_REST):  # may be left as it is, and may take what the other one asks for
+            reached = _spread(reached, rests | shared)
+        else:
+            reached = _spread(reached, rests) & shared
+            reached = (reached & rests) | (reached & ~rests) << 1
+    return bool(_spread(reached, rests) >> len(second) & 1)
+
+
+def _bits(places: Iterable[bool]) -> int:
+    return sum(1 << at for at, is_one in enumerate(places) if is_one)
+
+
+def _spread(reached: int, through: int) -> int:
+    """Go on from each place to the next, through all places that let one pass: a sum carries just so far."""
+    return reached | (((reached & through) + through) ^ through)
 
 
 _ANY = "*"  # any text
@@ -200,22 +213,6 @@ def _tokens(pattern: str) -> list[str]:
         else:
             tokens += ["=" + character for character in piece]
     return tokens
-
-
-def _steps(first: list[str], second: list[str], i: int, j: int) -> list[tuple[int, int]]:
-    """Return where both patterns can be after one more character, or after giving up a wildcard."""
-    a = first[i] if i < len(first) else None
-    b = second[j] if j < len(second) else None
-    steps = []
-    if a in (_ANY, _PART_REST):
-        steps.append((i + 1, j))
-    if b in (_ANY, _PART_REST):
-        steps.append((i, j + 1))
-    if a is not None and b is not None and _share_character(a, b):
-        after_a = [i] if a in (_ANY, _PART_REST) else [i + 1]
-        after_b = [j] if b in (_ANY, _PART_REST) else [j + 1]
-        steps += [(x, y) for x in after_a for y in after_b]
-    return steps
 
 
 def _share_character(a: str, b: str) -> bool:

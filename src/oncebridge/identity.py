@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import force_setattr
 
-from oncebridge.event import Event
+from oncebridge.event import Event, is_uuid
 from oncebridge.strict_json import canonical
 from oncebridge.topics import Field, Kind, Profile, conversation_id, user_id
 
@@ -163,7 +163,7 @@ def read_time(value: Any) -> tuple[int, bool] | None:
     """Return nanoseconds since 1970 and whether milliseconds were given; None where it is no time."""
     kind = type(value)
     if kind is str:
-        return _read_iso(value)
+        return _read_iso(value) if len(value) <= _TIME_LENGTH_MAX else None
     if kind is int:
         return _read_number(value)
     if kind is msgspec.Raw:
@@ -184,6 +184,7 @@ _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,40}))? ?(Z|z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
 _DIGITS = re.compile(r"\d{9,17}", re.ASCII)
+_TIME_LENGTH_MAX: Final = 80  # more than the longest that `_ISO` takes
 
 
 def _read_fraction(text: str) -> tuple[int, bool] | None:
@@ -273,7 +274,7 @@ def _keyed(secret: bytes, purpose: bytes) -> blake2b:
     return blake2b(digest_size=16, key=secret, person=b"ob1 " + purpose)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def subject_digest(secret: bytes, value: str | None) -> bytes | None:
     """Hash the id of a conversation or a user, by which `find` looks things up."""
     return None if value is None else digest(secret, b"subject", (value.encode(),))
@@ -282,6 +283,14 @@ def subject_digest(secret: bytes, value: str | None) -> bytes | None:
 def unreadable_key(secret: bytes, raw: bytes) -> bytes:
     """Return the key of a delivery that is no event: it is known by its bytes alone."""
     return digest(secret, b"raw", (raw,))
+
+
+def shown_id(secret: bytes, text: str) -> str:
+    """Return an id that nobody vouches for as it may be shown: in clear where it has the form of an envelope's.
+
+    Anything may have been typed there, so everything else is known by its digest.
+    """
+    return text if is_uuid(text) else f"digest:{digest(secret, b'shown', (text.encode(),)).hex()}"
 
 
 def conflict_key(secret: bytes, key: bytes, content: bytes | None) -> bytes:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge.event import TEXT_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -178,7 +180,7 @@ def hand_made(topic: str, body: dict[str, Any]) -> Profile:
     )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _hand_made(
     topic: str, conversation: Field | None, has_status: bool, time: Field | None, event_id: Field | None
 ) -> Profile:
@@ -198,7 +200,7 @@ class Profiles:
         """Put the user's profiles in front of the built-in ones."""
         self._own = [(topic_pattern(profile.topic), profile) for profile in own]
         self._built_in = [(topic_pattern(profile.topic), profile) for profile in BUILT_IN]
-        self._known = lru_cache(maxsize=4096)(self._find)
+        self._known = lru_cache(maxsize=1024)(self._find)
 
     def of(self, event: Event) -> Profile:
         """Return what is known of the event's topic."""
@@ -217,8 +219,53 @@ class Profiles:
 
 @lru_cache(maxsize=1024)
 def topic_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile Genesys' notation: `{...}` is one part of a topic, `*` is any text."""
-    return re.compile("".join(_expression(piece) for piece in pattern_pieces(pattern)), re.DOTALL)
+    """Compile Genesys' notation: `{...}` is one part of a topic, `*` is any text. An event's topic is never compiled.
+
+    What a pattern asks for is taken where it is first found, and the search never goes back: a later place would only
+    leave less to the rest. So a pattern with many `*` takes no longer than one with few.
+    """
+    first, *others = _between_stars(pattern)
+    if not others:
+        return re.compile(_run(first, at_end=True))
+    *middle, last = others
+    found = "".join(f"(?>.*?{_run(pieces)})" for pieces in middle)
+    return re.compile(f"{_run(first)}{found}.*{_run(last, at_end=True)}", re.DOTALL)
+
+
+def plain_expression(pattern: str) -> str:
+    """Write a pattern as a regular expression that other engines can read too."""
+    return ".*".join(
+        "".join("[^.]+" if is_part(piece) else re.escape(piece) for piece in run) for run in _between_stars(pattern)
+    )
+
+
+def _between_stars(pattern: str) -> list[list[str]]:
+    """Split a pattern into runs of plain text and `{...}`, with a `*` between each two."""
+    runs: list[list[str]] = [[]]
+    for piece in pattern_pieces(pattern):
+        if piece.startswith("*"):
+            runs.append([])
+        else:
+            runs[-1].append(piece)
+    return runs
+
+
+def _run(pieces: list[str], *, at_end: bool = False) -> str:
+    """Write plain text and parts; `at_end`: nothing comes behind them, so the last ones cannot end where they like."""
+    written, left = "", list(pieces)
+    while left:
+        piece = left.pop(0)
+        if not is_part(piece):
+            written += re.escape(piece)
+        elif not left:
+            written += "[^.]+" if at_end else "[^.]"  # what follows is `*`, and takes the rest
+        elif is_part(left[0]):
+            written += "[^.]"  # the next part takes the rest
+        elif at_end and len(left) == 1:
+            written += "[^.]+" + re.escape(left.pop(0))
+        else:
+            written += f"(?>[^.]+?{re.escape(left.pop(0))})"
+    return written
 
 
 def pattern_pieces(pattern: str) -> list[str]:
@@ -231,13 +278,7 @@ def is_part(piece: str) -> bool:
     return piece.startswith("{") and piece.endswith("}")
 
 
-def _expression(piece: str) -> str:
-    if is_part(piece):
-        return "[^.]+"
-    return ".*" if piece.startswith("*") else re.escape(piece)
-
-
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _id_positions(topic: str) -> tuple[int | None, int | None]:
     """Tell where in a topic's name the conversation's and the user's id stand."""
     parts = topic.split(".")
@@ -272,9 +313,9 @@ def user_id(event: Event) -> str | None:
 
 
 def _id_text(value: object) -> str | None:
-    if type(value) is str:
-        return value or None
-    return str(value) if type(value) is int else None
+    """Take a text or a number as an id; one without end is none, because it would be kept in memory."""
+    text = value if type(value) is str else str(value) if type(value) is int else ""
+    return text if 0 < len(text) <= TEXT_MAX else None
 
 
 def _part(event: Event, at: int | None) -> str | None:

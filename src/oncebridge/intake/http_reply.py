@@ -51,7 +51,10 @@ def reply_for(results: Sequence[Result]) -> Reply:
     if refused:
         detail = f"{len(refused)} of {len(results)} kept as dead letters; the first is {refused[0]}"
         return problem(HTTPStatus.BAD_REQUEST, detail)
-    return _told(columns)
+    return _told(columns) if len(columns) <= _REMEMBERED_MAX else ok(books_of(columns))
+
+
+_REMEMBERED_MAX: Final = 100  # deliveries of a request whose answer is kept: each of them takes memory
 
 
 @lru_cache(maxsize=1024)  # nearly every request is told the same

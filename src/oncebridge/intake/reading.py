@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from oncebridge.claim import Ask, Verdict
 from oncebridge.errors import Unreadable
 from oncebridge.event import parse
-from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, named_event, unreadable_key
+from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, named_event, shown_id, unreadable_key
 from oncebridge.intake.tasks import Delivery, Task, unhandled
 from oncebridge.intake.unhandled import DEAD, REASON
 from oncebridge.strict_json import as_bytes
@@ -150,7 +150,8 @@ class Reader:
             data = as_bytes(raw)
         except Unreadable:
             data = _shown(raw)
-        ask = Ask(key=unreadable_key(self._secret, data), envelope=envelope)
+        known = None if envelope is None else shown_id(self._secret, envelope)
+        ask = Ask(key=unreadable_key(self._secret, data), envelope=known)
         return Task(ask=ask, raw=data, bury=reason, reported=verdict)
 
 

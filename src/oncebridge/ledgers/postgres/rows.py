@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.ledgers.postgres.wire import storable
-from oncebridge.topics import topic_pattern
+from oncebridge.topics import plain_expression
 
 if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Query
@@ -56,7 +56,7 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     if query.topic is not None:
         # Of Python's notation it takes only what Postgres reads in the same way.
         where.append("event.topic ~ %s")
-        values.append(f"^(?:{storable(topic_pattern(query.topic).pattern)})$")
+        values.append(f"^(?:{storable(plain_expression(query.topic))})$")
     if query.reason is not None:
         where.append("position(%s IN letter.reason) > 0")
         values.append(storable(query.reason))
