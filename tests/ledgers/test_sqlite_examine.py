@@ -97,7 +97,7 @@ class HastyClock(ManualClock):
 def test_looking_for_damage_takes_seconds_at_most(path):
     """A large file is looked at for a while and not to its end; after that the ledger works as before."""
     with opened(path) as ledger:
-        with ledger._writing() as db:
+        with closing(sqlite3.connect(path)) as db:
             db.execute("CREATE TABLE filler AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n "
                        "WHERE i < 20000) SELECT i, hex(randomblob(20)) AS text FROM n")  # fmt: skip
             db.execute("CREATE INDEX filler_text ON filler (text)")

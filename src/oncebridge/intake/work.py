@@ -23,6 +23,7 @@ from oncebridge.errors import (
     SaysWhy,
 )
 from oncebridge.handlers import SendsMany
+from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import SettlesInTransaction
 
 if TYPE_CHECKING:
@@ -132,13 +133,18 @@ class Work:
 
     def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, claim: Claim) -> None:
         assert isinstance(self._ledger, SettlesInTransaction)
-        with self._ledger.transaction(claim) as transaction:
-            try:
-                self._call(handler, event, transaction=transaction)
-            except Open:
-                raise  # nothing was tried, as outside of a transaction
-            except (Exception, SystemExit) as error:
-                raise _HandlerFailed(error) from error
+        loan = self._ledger.transaction(claim)
+        try:
+            with loan as transaction:
+                try:
+                    self._call(handler, event, transaction=transaction)
+                except Open:
+                    raise  # nothing was tried, as outside of a transaction
+                except (Exception, SystemExit) as error:
+                    raise _HandlerFailed(error) from error
+        finally:
+            if isinstance(loan, Loan):
+                loan.close()  # nothing is left to do, unless a signal struck in `with` itself
 
     def _untried(self, handler: Handler, claim: Claim, error: ClaimLost | Open, attempts: int | None) -> Ended:
         """Tell how an event ends that nothing was done with; that does not count, unless whoever delivers counts it."""

@@ -142,8 +142,8 @@ def readers(path: Path, mode: int) -> Finding:
 def integrity(db: sqlite3.Connection, clock: Clock) -> Finding:
     """Look for damage, for a few seconds at most."""
     until_us = clock.monotonic_us() + int(CHECK_SECONDS_MAX * 1_000_000)
-    db.set_progress_handler(lambda: clock.monotonic_us() > until_us, CHECK_STEPS)
     try:
+        db.set_progress_handler(lambda: clock.monotonic_us() > until_us, CHECK_STEPS)
         (answer,) = db.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as error:
         if "interrupted" not in str(error):

@@ -9,27 +9,40 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from oncebridge.claim import SETTLED, Call, Outcome, Settlement, Status
 from oncebridge.clock import NEVER, Clock, SystemClock
-from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
+from oncebridge.errors import (
+    ClaimLost,
+    ConfigurationError,
+    HandlerWriteRefused,
+    LedgerRefused,
+    LedgerUnavailable,
+    PermanentError,
+)
+from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
+from oncebridge.ledgers.sqlite.connections import Connections, refuse_inherited, together
 from oncebridge.ledgers.sqlite.examine import examine
+from oncebridge.ledgers.sqlite.lent import Lent
 from oncebridge.ledgers.sqlite.rows import claim_rows, conditions, extend_row, settle_row, settle_rows
+from oncebridge.ledgers.sqlite.troubles import in_our_words
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from oncebridge.claim import Answer, Ask, Claim
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.protocol import Query
+
+T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 1
 CACHE_KB: Final = 16_000
@@ -56,13 +69,17 @@ class SQLiteLedger:
         """Remember where the file is; it is opened by `open`."""
         self.path = Path(path)
         self._clock = clock or SystemClock()
-        # One connection: SQLite has one writer anyway. Reentrant, so a handler may look into its own ledger.
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._connections = Connections(
+            path, self._clock, connect=self._connect, greet=self._greet, connect_lent=self._connect_lent
+        )
+        #: The secret of the open ledger as it is kept there, or a check of it.
+        self._agreed: dict[str, bytes] | None = None
+        #: Whether another ledger, with another secret, has taken its place since it was opened.
+        self.is_another = False
 
     def __repr__(self) -> str:
         """Show the file and whether it is open."""
-        return f"<SQLiteLedger {self.path} {'open' if self._connection else 'closed'}>"
+        return f"<SQLiteLedger {self.path} {'closed' if self._agreed is None else 'open'}>"
 
     @classmethod
     def from_url(cls, url: str, *, retention_us: int = 0) -> Self:  # noqa: ARG003 - `purge` is told how long
@@ -83,46 +100,75 @@ class SQLiteLedger:
         if not self.path.is_file():
             return False
         there = f"{self.path.absolute().as_uri()}?mode=rw"  # never creates
-        with (
-            _in_our_words(self.path),
-            closing(sqlite3.connect(there, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as db,
-        ):
-            return _schema_version(db) > 0 and bool(_kept(db))
+        with self._connections.lock, in_our_words(self.path):
+            refuse_inherited(self.path)
+            with closing(sqlite3.connect(there, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as db:
+                return _schema_version(db) > 0 and bool(_kept(db))
 
     def open(self, secret: bytes | None) -> bytes:
         """Open or create the file, readable by its owner alone: it holds the secret and dead letters."""
-        with self._lock:
+
+        def agree(db: sqlite3.Connection) -> dict[str, bytes]:
+            self._create_missing(db)
+            db.execute("DELETE FROM oncebridge_meta WHERE name = ''")  # fails where the file may only be read
+            return _kept(db) or _keep(db, first_kept(secret))
+
+        with self._connections.lock:
             try:
-                self._connect()
-                self.migrate()
-                with self._writing() as db:
-                    db.execute("DELETE FROM oncebridge_meta WHERE name = ''")  # fails where the file may only be read
-                    return _agree_on_secret(db, secret)
+                self._agreed = None
+                with in_our_words(self.path):
+                    kept = self._connections.write(agree)
+                agreed_secret = agreed(kept, secret)
             except BaseException:
                 self.close()
                 raise
+            self._agreed, self.is_another = kept, False
+            return agreed_secret
 
-    def _connect(self) -> None:
-        if self._connection is None:
-            with _in_our_words(self.path):
-                self._connection = self._connected()
-
-    def _connected(self) -> sqlite3.Connection:
+    def _connect(self, place: str) -> sqlite3.Connection:
         _create(self.path)
-        db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(place, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
             self._write_ahead(db)
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute("PRAGMA secure_delete = ON")  # a discarded letter is overwritten, not only unlinked
-            # Keys are random, so a batch touches pages all over its index: let more of them stay at hand, and be
-            # brought home from the log less often.
-            db.execute(f"PRAGMA cache_size = -{CACHE_KB}")
-            db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+            _set_up(db)
+            db.create_function("topic_matches", 2, lambda pattern, topic: bool(topic_pattern(pattern).fullmatch(topic)))
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the log is opened with the first reading
         except BaseException:
             db.close()
             raise
-        db.create_function("topic_matches", 2, lambda pattern, topic: bool(topic_pattern(pattern).fullmatch(topic)))
         return db
+
+    def _connect_lent(self, place: str) -> Lent:
+        db = sqlite3.connect(
+            place,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=0,
+            factory=Lent,
+        )
+        try:
+            _set_up(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _greet(self, db: sqlite3.Connection) -> None:
+        """Make sure that a file that is opened once more holds the same secret; one that holds none is given it."""
+        if self._agreed is None or (_schema_version(db) == SCHEMA_VERSION and _kept(db) == self._agreed):
+            return
+        if together(db, self._adopt) != self._agreed:
+            self.is_another = True
+            raise LedgerRefused(
+                f"{self.path} was replaced by a ledger with another secret: every event would look fresh; put the file "
+                "back, or start anew with this one"
+            )
+
+    def _adopt(self, db: sqlite3.Connection) -> dict[str, bytes]:
+        assert self._agreed is not None
+        self._create_missing(db)
+        return _kept(db) or _keep(db, self._agreed)
 
     def _write_ahead(self, db: sqlite3.Connection) -> None:
         """Let the file have a log that is written ahead.
@@ -143,99 +189,92 @@ class SQLiteLedger:
 
     def migrate(self) -> None:
         """Create what is missing. `open` does so too."""
-        with self._lock:
-            was_closed = self._connection is None
+        with self._connections.lock:
             try:
-                self._connect()
-                self._create_missing()
+                with in_our_words(self.path):
+                    self._connections.write(self._create_missing)
             finally:
-                if was_closed:
+                if self._agreed is None:
                     self.close()
 
-    def _create_missing(self) -> None:
-        with self._writing() as db:
-            found = _schema_version(db)
-            if found > SCHEMA_VERSION:
-                raise LedgerRefused(f"{self.path} was written by a newer Oncebridge (schema {found}); update this one")
-            if found == SCHEMA_VERSION:
-                return
-            # Not executescript: that would commit the transaction first.
-            for statement in files("oncebridge.ledgers.sqlite").joinpath("schema.sql").read_text().split(";\n"):
-                db.execute(statement)
-            db.execute("INSERT OR REPLACE INTO oncebridge_meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
+    def _create_missing(self, db: sqlite3.Connection) -> None:
+        found = _schema_version(db)
+        if found > SCHEMA_VERSION:
+            raise LedgerRefused(f"{self.path} was written by a newer Oncebridge (schema {found}); update this one")
+        if found == SCHEMA_VERSION:
+            return
+        # Not executescript: that would commit the transaction first.
+        for statement in files("oncebridge.ledgers.sqlite").joinpath("schema.sql").read_text().split(";\n"):
+            db.execute(statement)
+        db.execute("INSERT OR REPLACE INTO oncebridge_meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
+        with self._connections.lock:
+            self._agreed = None
+            self._connections.close()
 
     @property
     def _db(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise LedgerUnavailable(f"{self.path} is not open")
-        return self._connection
+        return self._read(lambda db: db)
 
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the write lock: everything inside takes effect together, or not at all."""
-        with self._lock, _in_our_words(self.path):
-            db = self._db
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        self._refuse_closed()
+        with in_our_words(self.path):
+            return self._connections.read(work)
+
+    def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        self._refuse_closed()
+        with in_our_words(self.path):
+            return self._connections.write(work)
+
+    def _refuse_closed(self) -> None:
+        if self._agreed is None:
+            raise LedgerUnavailable(f"{self.path} is not open")
 
     # --- claim, extend, settle -----------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
         """Decide each ask on the rows as the ones before left them."""
-        with self._writing() as db:
-            call = Call(nonce, lease_us, self._clock.now_us())
-            return claim_rows(db, asks, call)
+        return self._write(lambda db: claim_rows(db, asks, Call(nonce, lease_us, self._clock.now_us())))
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
-        with self._writing() as db:
+
+        def work(db: sqlite3.Connection) -> list[bool]:
             call = Call(b"", lease_us, self._clock.now_us())
             return [extend_row(db, claim, call) for claim in claims]
 
+        return self._write(work)
+
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
-        with self._writing() as db:
-            now_us = self._clock.now_us()
-            return settle_rows(db, settlements, now_us)
+        return self._write(lambda db: settle_rows(db, settlements, self._clock.now_us()))
 
-    @contextmanager
-    def transaction(self, claim: Claim) -> Iterator[sqlite3.Connection]:
-        """Give a handler the connection, and settle `done` as the last statement before the commit."""
-        with self._lock:
-            with _in_our_words(self.path):
-                db = self._db
-                db.execute("BEGIN IMMEDIATE")
+    def transaction(self, claim: Claim) -> Loan[sqlite3.Connection]:
+        """Give a handler a connection, and settle `done` as the last statement before the commit."""
+
+        def begin(db: sqlite3.Connection) -> None:
+            # From here on nobody else can write, so a claim in force now stays in force.
+            if not extend_row(db, claim, Call(b"", 0, self._clock.now_us())):
+                raise ClaimLost
+
+        def end(db: Lent) -> None:
+            if not db.in_transaction:
+                raise PermanentError("a statement of the handler ended its transaction; use no OR ROLLBACK in it")
             try:
-                with _in_our_words(self.path):
-                    # From here on nobody else can write, so a claim in force now stays in force.
-                    if not extend_row(db, claim, Call(b"", 0, self._clock.now_us())):
-                        raise ClaimLost
-                db.set_authorizer(_refuse_transaction_control)
-                try:
-                    yield db  # the handler's own errors pass through as they are
-                finally:
-                    db.set_authorizer(None)
-                if not db.in_transaction:
-                    raise PermanentError("a statement of the handler ended its transaction; use no OR ROLLBACK in it")
-                with _in_our_words(self.path):
-                    if not settle_row(db, Settlement(claim, Outcome.DONE), self._clock.now_us()):
-                        raise ClaimLost
-                    db.execute("COMMIT")
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+                is_settled = settle_row(db, Settlement(claim, Outcome.DONE), self._clock.now_us())
+            except sqlite3.Error as error:
+                if not db.is_marked:
+                    raise
+                raise HandlerWriteRefused(
+                    "what the handler has set on its connection keeps it from settling"
+                ) from error
+            if not is_settled:
+                raise ClaimLost
+
+        self._refuse_closed()
+        return Loan(self._connections.lend(begin, end, lambda: in_our_words(self.path)))
 
     # --- reading -------------------------------------------------------------------------------------
 
@@ -253,8 +292,8 @@ class SQLiteLedger:
         yield from self._entries(ordered, [*values, -1 if query.limit is None else query.limit])
 
     def _entries(self, where: str, values: list[Any], letter: str = "NULL, ''") -> list[Entry]:
-        with self._lock, _in_our_words(self.path):
-            rows = self._db.execute(
+        rows = self._read(
+            lambda db: db.execute(
                 "SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts,"  # noqa: S608 - built from constants
                 " event.envelope, event.changed_us, event.again_us,"
                 " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token"
@@ -264,11 +303,12 @@ class SQLiteLedger:
                 f" LEFT JOIN oncebridge_entity AS entity ON entity.key = event.entity {where}",
                 values,
             ).fetchall()
+        )
         return [Entry.from_row(row) for row in rows]
 
     def _newest(self, query: Query) -> list[Entry]:
-        with self._lock, _in_our_words(self.path):
-            rows = self._db.execute(
+        rows = self._read(
+            lambda db: db.execute(
                 "SELECT event.key, '', CASE WHEN entity.lease_until_us THEN 'claimed' ELSE 'done' END, event.topic,"
                 " event.time_ms, 0, event.envelope, entity.changed_us, 0, entity.lease_until_us, NULL, '', NULL, ''"
                 " FROM oncebridge_entity AS entity JOIN oncebridge_event AS event ON event.key = entity.newest"
@@ -276,32 +316,30 @@ class SQLiteLedger:
                 " GROUP BY entity.key ORDER BY entity.changed_us LIMIT :limit",
                 {"subject": query.subject, "limit": -1 if query.limit is None else query.limit},
             ).fetchall()
+        )
         return [Entry.from_row(row) for row in rows]
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""
-        with self._lock, _in_our_words(self.path):
-            rows = self._db.execute("SELECT status, count(*) FROM oncebridge_event GROUP BY status").fetchall()
+        count = "SELECT status, count(*) FROM oncebridge_event GROUP BY status"
+        rows = self._read(lambda db: db.execute(count).fetchall())
         return {Status(status): number for status, number in rows}
 
     def examine(self) -> Iterator[Finding]:
         """Look at the file, the disk and SQLite's version."""
-        with self._lock, _in_our_words(self.path):
-            findings = [*examine(self._db, self.path, self._clock)]
-        yield from findings
+        yield from self._read(lambda db: [*examine(db, self.path, self._clock)])
 
     def purge(self, *, older_than_us: int) -> int:
         """Forget what was settled before then, a little at a time, and entities that rest since."""
         before_us = self._clock.now_us() - older_than_us
         forgotten = 0
         while True:
-            with self._writing() as db:
-                number = db.execute(_PURGE, (before_us, PURGE_AT_ONCE)).rowcount
+            number = self._write(lambda db: db.execute(_PURGE, (before_us, PURGE_AT_ONCE)).rowcount)
             forgotten += number
             if number < PURGE_AT_ONCE:
                 break
-        with self._writing() as db:
-            db.execute("DELETE FROM oncebridge_entity WHERE changed_us < ? AND lease_until_us = 0", (before_us,))
+        resting = "DELETE FROM oncebridge_entity WHERE changed_us < ? AND lease_until_us = 0"
+        self._write(lambda db: db.execute(resting, (before_us,)))
         return forgotten
 
 
@@ -312,17 +350,22 @@ def _schema_version(db: sqlite3.Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def _agree_on_secret(db: sqlite3.Connection, secret: bytes | None) -> bytes:
-    """Take the ledger's own secret, or check that the one given is the one it was first opened with."""
-    kept = _kept(db)
-    if not kept:
-        kept = first_kept(secret)
-        db.executemany("INSERT INTO oncebridge_meta VALUES (?, ?)", kept.items())
-    return agreed(kept, secret)
+def _keep(db: sqlite3.Connection, kept: dict[str, bytes]) -> dict[str, bytes]:
+    db.executemany("INSERT INTO oncebridge_meta VALUES (?, ?)", kept.items())
+    return kept
 
 
 def _kept(db: sqlite3.Connection) -> dict[str, bytes]:
     return dict(db.execute("SELECT name, value FROM oncebridge_meta WHERE name IN (?, ?)", (SECRET, CHECK)))
+
+
+def _set_up(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA secure_delete = ON")  # a discarded letter is overwritten, not only unlinked
+    # Keys are random, so a batch touches pages all over its index: let more of them stay at hand, and be
+    # brought home from the log less often.
+    db.execute(f"PRAGMA cache_size = -{CACHE_KB}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
 
 
 def _create(path: Path) -> None:
@@ -334,38 +377,3 @@ def _create(path: Path) -> None:
     with _creating:
         if not path.exists():
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-
-
-def _refuse_transaction_control(action: int, *_: object) -> int:
-    """Keep a handler from ending the transaction that is not its own; savepoints are fine."""
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
-
-
-@contextmanager
-def _in_our_words(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours, with what to do."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise LedgerUnavailable(f"{path}: {error}; {_advice(str(error), path)}") from error
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.NotSupportedError)):
-            raise
-        raise LedgerRefused(
-            f"{path}: {error}; it is damaged or not a ledger: restore it or choose another file"
-        ) from error
-    except OSError as error:
-        raise LedgerUnavailable(f"{path}: {error.strerror}; {_advice(str(error.strerror), path)}") from error
-
-
-def _advice(error: str, path: Path) -> str:
-    text = error.lower()
-    if "locked" in text or "busy" in text:
-        return "another process holds the file for long; look for a handler with an endless transaction"
-    if "full" in text or "no space" in text:
-        return "make room on the disk; nothing was acknowledged meanwhile"
-    if "readonly" in text or "permission" in text or "read-only" in text:
-        return f"let this user write to the file and to {path.parent}"
-    if "no such file" in text or "unable to open" in text:
-        return f"create the directory {path.parent}"
-    return "check the disk; nothing was acknowledged meanwhile"
