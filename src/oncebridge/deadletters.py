@@ -12,11 +12,12 @@ from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_bytes, key_text, unreadable_key
 from oncebridge.intake.results import Result, joined, reason_for
+from oncebridge.intake.unwrap import unwrap
 from oncebridge.ledgers.protocol import Query
 from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
     from oncebridge.intake.flow import Flow
@@ -160,6 +161,9 @@ class DeadLetters:
         # What no handler ever got is kept under its bytes, and is for whichever takes it now.
         nobodys = entry.key == unreadable_key(flow.secret, raw)
         delivery = flow.read(raw)
+        parts = unwrap(raw) if nobodys else []
+        if len(parts) > 1:
+            return self._redrive_each(flow, entry, parts)
         if not nobodys:
             delivery.tasks = [task for task in delivery.tasks if task.bury or task.ask.handler == entry.handler]
         still = _still_dead(entry, delivery, nobodys=nobodys)
@@ -174,6 +178,17 @@ class DeadLetters:
         if nobodys and delivery.result.acknowledged:
             self._discard(entry)  # it goes on under the key of what it turned out to be
         return delivery.result
+
+    def _redrive_each(self, flow: Flow, entry: Entry, parts: Sequence[bytes]) -> Result:
+        """Try each of the deliveries that one request brought, and that could not be read then."""
+        deliveries = [flow.read(raw) for raw in parts]
+        stills = [_still_dead(entry, delivery, nobodys=True) for delivery in deliveries]
+        flow.work_off([delivery for delivery, still in zip(deliveries, stills, strict=True) if still is None])
+        pairs = zip(deliveries, stills, strict=True)
+        result = joined([delivery.result if still is None else still for delivery, still in pairs])
+        if not any(stills) and result.acknowledged:
+            self._discard(entry)
+        return replace(result, key=key_text(entry.key))
 
     # --- discard -------------------------------------------------------------------------------------
 

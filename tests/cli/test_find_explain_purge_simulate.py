@@ -267,6 +267,20 @@ def test_purge_can_be_told_how_far_back(cli, facts):
     assert "Traceback" not in wrong.err
 
 
+def test_purge_discards_old_dead_letters_if_asked_to(cli, facts):
+    """They have a retention of their own, which is none unless the settings say so."""
+    cli.process(cli.write("first.jsonl", [*facts(2), b"not JSON"]))
+    cli.make_older(10)
+    cli.process(cli.write("second.jsonl", [b"not JSON either"]))
+    assert purge(cli) == {"forgotten": 0, "remembered": 4}
+    days = {"ONCEBRIDGE_DEAD_LETTER_RETENTION_DAYS": "9"}
+    assert purge(cli, **days) == {"forgotten": 0, "remembered": 4, "dead_letters_discarded": 1}
+    assert [letter["changed_ms"] > 0 for letter in cli.dead("list", "--json").items] == [True]
+    assert purge(cli, **days)["dead_letters_discarded"] == 0
+    assert cli.process("first.jsonl").one["redelivery"] == 2
+    assert len(cli.dead("list", "--json").items) == 1
+
+
 def test_purge_spares_dead_letters_and_what_is_unfinished(cli, facts, wait_until):
     """Dead letters stay until they are redriven or discarded, claims until they are settled; tombstones go."""
     cli.write_hooks()

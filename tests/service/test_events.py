@@ -303,6 +303,19 @@ def test_a_stop_lets_running_work_finish_and_answers_what_waits():
     assert service.books == {"received": 4, "processed": 2, "retrying": 2}
 
 
+# --- what cannot be read ------------------------------------------------------------------------------------
+
+
+def test_the_unreadable_ones_of_a_request_are_one_letter():
+    """However many there are, and whatever comes at the same time: each request leaves one."""
+    with Service() as service:
+        bodies = [json.dumps([{"request": request, "n": n} for n in range(200)]) for request in range(3)]
+        got = answers([service.events(body) for body in bodies])
+        assert [answered.status for answered in got] == [400, 400, 400]
+        assert len(list(service.bridge.dead_letters.list())) == 3
+        assert service.books == {"received": 600, "dead": 600}
+
+
 # --- what is never told -------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncebridge.claim import Outcome
 from oncebridge.cli.output import write_json, write_text
 from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge, upkeep_of
 from oncebridge.ledgers import DAY_US
+
+if TYPE_CHECKING:
+    from oncebridge.bridge import Bridge
 
 
 def purge(
@@ -21,16 +26,34 @@ def purge(
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
-    """Forget events settled longer ago than the retention, and keys that sinks wrote before; dead letters stay."""
+    """Forget events settled longer ago than the retention, and keys that sinks wrote before.
+
+    Dead letters stay, unless the settings have dead_letter_retention_days: older ones are discarded for good then.
+    """
     with existing_bridge(handler, ledger, settings) as bridge:
         days = bridge.settings.retention_days if older_than_days is None else older_than_days
         older_than_us = int(days * DAY_US)
         forgotten = bridge.ledger.purge(older_than_us=older_than_us)
+        letters = _discard_old_letters(bridge)
         remembered = sum(bridge.ledger.counts().values())
         keys = {sink.name: sink.purge(older_than_us=older_than_us) for sink in upkeep_of(bridge)}
     if json:
-        write_json({"forgotten": forgotten, "remembered": remembered, **({"sinks": keys} if keys else {})})
+        told = {"forgotten": forgotten, "remembered": remembered}
+        told |= {} if letters is None else {"dead_letters_discarded": letters}
+        write_json({**told, **({"sinks": keys} if keys else {})})
         return
     write_text(f"{forgotten:,} events forgotten, {remembered:,} remembered")
+    if letters is not None:
+        write_text(f"{letters:,} dead letters discarded")
     for name, number in keys.items():
         write_text(f"sink {name}: {number:,} keys forgotten")
+
+
+def _discard_old_letters(bridge: Bridge) -> int | None:
+    """Discard dead letters that are older than they may be; return how many, None where any age will do."""
+    days = bridge.settings.dead_letter_retention_days
+    if days is None:
+        return None
+    until = datetime.fromtimestamp(bridge.clock.now_us() / 1_000_000, UTC) - timedelta(days=days)
+    old = [*bridge.dead_letters.list(until=until)]
+    return sum(bridge.dead_letters.discard(letter).outcome is Outcome.DISCARD for letter in old)

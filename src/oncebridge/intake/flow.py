@@ -23,7 +23,9 @@ from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import key_text
 from oncebridge.intake.asking import Asking
 from oncebridge.intake.holding import Holding
+from oncebridge.intake.joining import join_unreadable
 from oncebridge.intake.keeper import Held, Keeper
+from oncebridge.intake.letter_room import LetterRoom
 from oncebridge.intake.lines import Lines
 from oncebridge.intake.reading import Reader
 from oncebridge.intake.results import Result, reason_for
@@ -99,6 +101,7 @@ class Flow:
         self._asking = Asking(ledger, breaker, clock, lease_us=self._lease_us, stopping=stopping)
         self._keeper = Keeper(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._work = Work(ledger, settings.retry, timeout_us)
+        self.letter_room = LetterRoom(ledger, clock, telemetry, settings.dead_letters_max)
         self._handlers = handlers
         self._look_around()
         for handler in handlers:
@@ -115,7 +118,10 @@ class Flow:
             deliveries = self._run_ahead(self.ledger, raws, terms)
         else:
             deliveries = [self.reader.read(raw) for raw in raws]
+        if terms.requests:
+            join_unreadable(deliveries, terms.requests, self.secret)
         tasks = [task for delivery in deliveries for task in delivery.tasks]
+        tasks = list(dict.fromkeys(tasks)) if terms.requests else tasks
         self._rounds(tasks, give_up_us, terms)
         if self._copiers:
             self.send_on(tasks, give_up_us, terms)
@@ -157,6 +163,8 @@ class Flow:
 
     def _rounds(self, tasks: list[Task], give_up_us: int, terms: Terms) -> None:
         """Give every task a result, round by round; those that have one already are looked at for their twins."""
+        if all(task.result is not None for task in tasks):
+            return
         lines = Lines(tasks, self._as_twin)
         while asked := lines.front:
             if self._must_stop(terms):
@@ -224,7 +232,8 @@ class Flow:
                 for start in range(0, len(raws), SLICE):
                     new = [self.reader.read(raw) for raw in raws[start : start + SLICE]]
                     deliveries += new
-                    tasks = picking.pick([task for delivery in new for task in delivery.tasks])
+                    every = [task for delivery in new for task in delivery.tasks]
+                    tasks = picking.pick([task for task in every if not (terms.requests and task.unreadable)])
                     if tasks and not self._must_stop(terms):
                         asked.append((tasks, self._asking.start(ledger, tasks)))
                     if len(asked) > 1:
@@ -318,6 +327,7 @@ class Flow:
     def _end(self, task: Task, held: Held, ended: Ended, started_us: int, holding: Holding) -> int:
         """Settle one task as its handler ended; return the time."""
         now_us = self.clock.monotonic_us()
+        ended = self.letter_room.checked(task, ended)
         finished = finished_as(task, held, ended, now_us - started_us)
         if ended.settled or ended.lost:
             self._report(finished, not ended.lost)
@@ -338,6 +348,7 @@ class Flow:
             events = [self._event_for(task, held.claim) for task, held in ready]
             ends = self._work.run_many(group.handler, events, [held.claim for _, held in ready], attempts)
             now_us = self.clock.monotonic_us()
+            ends = [self.letter_room.checked(task, ended) for (task, _), ended in zip(ready, ends, strict=True)]
             finished = [finished_as(*one, ended, now_us - started_us) for one, ended in zip(ready, ends, strict=True)]
             holding.settling.add_together(finished, now_us)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.intake.api_keys import Keys
 from oncebridge.intake.http_reply import METHODS, NO_KEY, NO_KEYS_SET, OUTAGE, Reply, reply_for, wrong_method
@@ -78,7 +80,8 @@ def _is_authenticated(request: dict[str, Any]) -> bool:
 def _reply(run: Run, request: dict[str, Any], terms: Terms, most: int, telemetry: Telemetry) -> Reply:
     body = body_of(request)
     try:
-        return reply_for(run(deliveries_in_parsed(b"" if body is None else body, most), terms))
+        raws = deliveries_in_parsed(b"" if body is None else body, most)
+        return reply_for(run(raws, replace(terms, requests=(len(raws),))))
     except TooMany as refusal:
         return refusal.reply
     except LedgerUnavailable as error:

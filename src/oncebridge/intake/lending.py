@@ -235,6 +235,8 @@ class Lending:
     def _settled(self, flow: Flow, task: Task, claim: Claim, ended: Ended) -> bool:
         letter = None
         if ended.outcome is Outcome.DEAD:
+            if not flow.letter_room.is_there():
+                raise LedgerUnavailable(flow.letter_room.words)
             letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
         settlement = Settlement(claim, ended.outcome, ended.again_in_us, letter)
         return self._repeated(flow, lambda: flow.ledger.settle([settlement]))[0]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from oncebridge.intake.tasks import Picking
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from oncebridge.intake.results import Result
     from oncebridge.intake.tasks import Task
@@ -27,29 +29,35 @@ class Lines:
         self._lines: dict[Hashable, deque[Task]] = {}
         self._alike: dict[Hashable, deque[Task]] = {}
         self._front: set[Task] = set()
-        every = dict.fromkeys(tasks)
+        every = list(tasks)
         waiting = [task for task in every if task.result is None]
+        #: Nearly always nothing comes twice: then there are no lines, and each is at the front.
+        self._apart: list[Task] | None = None
+        if len(waiting) == len(every) == len(Picking().pick(every)):
+            self._apart = waiting
+            return
+        waiting = list(dict.fromkeys(waiting))
         for task in waiting:
             self._join(task)
         self._place = {task: place for place, task in enumerate(waiting)}
         if waiting:
             self._look(waiting)
-            self.end([task for task in every if task.result is not None])
+            self.end(dict.fromkeys(task for task in every if task.result is not None))
 
     @property
     def front(self) -> list[Task]:
         """Those that may be asked for, in order of arrival."""
-        return sorted(self._front, key=self._place.__getitem__)
+        return self._apart if self._apart is not None else sorted(self._front, key=self._place.__getitem__)
 
     @property
     def waiting(self) -> list[Task]:
         """All that have no result yet, in order of arrival."""
-        return [task for task in self._place if task.result is None]
+        return [task for task in self._apart or self._place if task.result is None]
 
-    def move_up(self, asked: Iterable[Task]) -> None:
+    def move_up(self, asked: Sequence[Task]) -> None:
         """See what became of those that were asked for: some have ended, and some are asked for by another name now."""
         self.end([task for task in asked if task.result is not None])
-        for task in asked:
+        for task in asked if self._apart is None else ():
             if task.result is None and self._names[task] != _names(task):
                 self._leave(task)
                 self._join(task)
@@ -57,6 +65,9 @@ class Lines:
 
     def end(self, ended: Iterable[Task]) -> None:
         """Let those behind these come forward; what is alike takes over what became of them, where that is known."""
+        if self._apart is not None:
+            self._apart = [task for task in self._apart if task.result is None]
+            return
         for task in ended:
             self._leave(task)
             alike = self._alike.get(_kind(task), ())

@@ -98,7 +98,9 @@ class Reader:
         try:
             event = parse(raw, self._reshape)
         except Unreadable as error:
-            return self._buried(raw, error.envelope_id, f"unreadable: {error}")
+            task = self._buried(raw, error.envelope_id, f"unreadable: {error}")
+            task.unreadable = True
+            return task
         if self._orgs or self._sources:
             stranger = self._stranger(event)
             if stranger is not None:

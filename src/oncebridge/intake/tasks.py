@@ -35,6 +35,7 @@ class Task(Discreet, msgspec.Struct, eq=False, kw_only=True, gc=False):
     body_was_given: bool = False
     #: Why it is kept as a dead letter without a handler, and the verdict to report then.
     bury: str | None = None
+    unreadable: bool = False
     reported: Verdict | None = None
     answer: Answer | None = None
     #: When the claim was asked for, by this process's clock.

@@ -18,6 +18,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     busy_wait_seconds: float | None = None
     #: Handlers at a time.
     concurrency: int | None = None
+    #: How many deliveries each request brought, in order: the unreadable ones of one are one dead letter.
+    requests: tuple[int, ...] = ()
 
 
 USUAL: Final = Terms()

@@ -248,7 +248,10 @@ class Gathering:
         flow = self._bridge.open()
         batch.asked_us = flow.clock.monotonic_us()
         until_us = batch.asked_us + int(batch.seconds * 1_000_000)
-        terms = Terms(until_us=until_us, busy_wait_seconds=0, concurrency=batch.concurrency)
+        requests = tuple([len(bundle.todo) for bundle in batch.bundles])
+        if len(raws) == len(requests):
+            requests = ()  # nearly always: each brought one
+        terms = Terms(until_us=until_us, busy_wait_seconds=0, concurrency=batch.concurrency, requests=requests)
         try:
             batch.results = flow.run(raws, terms)
         finally:

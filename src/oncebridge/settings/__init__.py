@@ -64,6 +64,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Where dead letters are sent as well: an SQS queue's URL, an EventBridge bus's name or ARN.
     dead_letter_queue: str | None = None
     dead_letter_bus: str | None = None
+    #: How many dead letters there may be, and how long each is kept by `purge`; None: any number, and for ever.
+    dead_letters_max: int | None = None
+    dead_letter_retention_days: float | None = None
     #: Whoever brings events over HTTP has to know one of these, if there are any.
     api_keys: tuple[Secret, ...] = ()
     #: Whether a Lambda function without keys takes requests over HTTP that AWS has not authenticated.
@@ -153,6 +156,8 @@ TOP: Final = {
     "downstream_url": TEXT,
     "dead_letter_queue": TEXT,
     "dead_letter_bus": TEXT,
+    "dead_letters_max": whole(1, 100_000_000),
+    "dead_letter_retention_days": number(0.001, 36_500),
     "api_keys": REFERENCES,
     "allow_requests_without_key": FLAG,
     "deliveries_per_request": whole(1, 10_000),

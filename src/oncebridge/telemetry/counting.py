@@ -147,6 +147,10 @@ COUNTS: Final = {
         "lost_claims", "Claims that were taken over while a handler ran.", ("topic", "handler"),
         lambda move, topic: (topic, move.handler),
     ),
+    "refused": Count(
+        "refused_dead_letters", "Dead letters that were not kept, since there were too many; they come again.",
+        ("topic", "handler"), lambda move, topic: (topic, move.handler),
+    ),
 }  # fmt: skip
 
 MEASURES: Final = (

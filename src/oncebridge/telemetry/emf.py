@@ -115,6 +115,8 @@ def _whole(totals: Totals, oldest_ms: int | None) -> Iterator[Content]:
         columns[column] += number
     metrics: dict[str, Any] = {name: columns[column] for name, column in _COLUMNS.items()}
     metrics["LostClaims"] = sum(totals.counts["lost_claims"].values())
+    refused = sum(totals.counts["refused_dead_letters"].values())
+    metrics |= {"RefusedDeadLetters": refused} if refused else {}  # billed where there is a bound to reach
     metrics["OldestUnfinished"] = (oldest_ms or 0) / 1000
     handler_ms = [round(seconds * 1000, 3) for seconds in _values(totals, "handler_seconds")]
     ages = [round(seconds, 3) for seconds in _values(totals, "event_age_seconds")]
