@@ -34,6 +34,7 @@ ORDER = [
     "breaker",
     "telemetry",
     "handlers",
+    "genesys_topics",
     "settings",
     "sinks",
     "intake",

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.deadletters import DeadLetters
+from oncebridge.genesys_topics import is_known, looks_like_one, nearest
 from oncebridge.handlers import Handlers
 from oncebridge.intake.asking import ledger_breaker, reach
 from oncebridge.intake.aws_lambda import answer
@@ -252,11 +253,22 @@ class Bridge:
                 self._flow = self._make_flow()
             return self._flow
 
+    def _warn_of_topics(self) -> None:
+        """Say which handlers may never get an event, because their pattern takes no topic that is known."""
+        own = [profile.topic for profile in self.settings.profiles]
+        for pattern in dict.fromkeys(handler.pattern for handler in self.handlers):
+            # Topics of one's own making are known to nobody, and right.
+            if not is_known(pattern, own) and looks_like_one(pattern):
+                near = nearest(pattern)
+                meant = f"; did you mean {near}?" if near else ""
+                self.telemetry.warn(f"handler for {pattern}: no known topic of Genesys matches{meant}", topic=pattern)
+
     def _make_flow(self) -> Flow:
         self.add_downstream()
         observe_with_otel(self.telemetry, self._clock, self.known_topics)
         if self._unhandled is None:  # a ledger that is opened anew repeats no warnings
             self._unhandled = Unhandled(self.telemetry, self.settings.unhandled, self.known_topics)
+            self._warn_of_topics()
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
         return Flow(
             self.ledger,

@@ -147,6 +147,44 @@ def test_sentences_are_shown_as_they_are(doctor, cli):
     assert "crm:fire: at least once" in ran.out
 
 
+# --- topics -----------------------------------------------------------------------------------------------------
+
+SINKS = """
+[sinks.crm]
+url = "https://crm.example/events"
+topics = ["v2.users.{id}.presense", "v2.detail.events.conversation.{id}.acw"]
+
+[sinks.desk]
+url = "https://desk.example/events"
+topics = ["Desk Changed"]
+"""
+
+
+def test_a_letter_wrong_in_a_topic_is_a_warning(doctor, cli):
+    """A pattern that no known topic matches is named with what was meant, and its promise says that it may be idle."""
+    (cli.folder / "sinks.toml").write_text(SINKS)
+    ran = doctor("--settings", "sinks.toml", "--json")
+    assert ran.code == 0
+    warned = {finding["found"].split()[0]: finding for finding in ran.one["findings"] if finding["subject"] == "topics"}
+    assert {finding["level"] for finding in warned.values()} == {"warning"}
+    assert "did you mean v2.users.{id}.presence?" in warned["v2.users.{id}.presense"]["fix"]
+    assert "did you mean" not in warned["Desk"]["fix"]
+    assert len(warned) == 2
+    doubted = [promise for promise in ran.one["promises"] if "may never get an event" in promise["sentence"]]
+    assert sorted(promise["handler"] for promise in doubted) == ["crm", "desk"]
+    (right,) = [promise for promise in ran.one["promises"] if promise not in doubted]
+    assert (right["handler"], right["promise"]) == ("crm", "effectively once")
+
+
+def test_topics_of_ones_own_are_known_by_their_table(doctor, cli):
+    """A topic that the settings describe is no warning, and leaves no doubt in the promise."""
+    table = '[topics."Desk Changed"]\nkind = "state"\nentity = "desk"\n'
+    (cli.folder / "sinks.toml").write_text(table + SINKS.replace("presense", "presence"))
+    ran = doctor("--settings", "sinks.toml", "--json")
+    assert "topics" not in by_subject(ran)
+    assert "may never get an event" not in ran.out
+
+
 # --- secrets ----------------------------------------------------------------------------------------------------
 
 

@@ -59,9 +59,11 @@ def doctor(
     examination = Examination(bridge, SystemClock())
     findings = examination.findings()
     at_sinks = {name: list(sink.examine()) for name, sink in bridge.sinks.items() if isinstance(sink, Examines)}
+    of_topics = installation.topics(bridge.handlers, [profile.topic for profile in bridge.settings.profiles])
     promises = installation.no_promises(bridge.handlers)
     if examination.usable:
-        promises = _promises(bridge, findings, at_sinks)
+        promises = _promises(bridge, findings, at_sinks, of_topics)
+    findings += of_topics.values()
     for name, found in at_sinks.items():
         findings += installation.of_sink(name, found)
     right = installation.is_right(findings)
@@ -159,13 +161,19 @@ def _try_to_write(ledger: Ledger) -> str | None:
     return None
 
 
-def _promises(bridge: Bridge, findings: Sequence[Finding], at_sinks: Mapping[str, Sequence[Finding]]) -> list[Promise]:
+def _promises(
+    bridge: Bridge,
+    findings: Sequence[Finding],
+    at_sinks: Mapping[str, Sequence[Finding]],
+    of_topics: Mapping[str, Finding],
+) -> list[Promise]:
     return installation.promises(
         bridge.handlers,
         ledger_kind(bridge),
         findings,
         transactions=isinstance(bridge.ledger, SettlesInTransaction),
         at_sinks=at_sinks,
+        of_topics=of_topics,
     )
 
 

@@ -72,10 +72,12 @@ def bridge_for(handler: str | None, ledger: str | None, settings: str | None, **
 
 def take_bridge(bridge: Bridge, name: str, ledger: str | None, **given: Any) -> Bridge:
     """Let the command line win over a program's own bridge, and say so where that is another ledger."""
-    chosen = with_given(bridge.settings, **given)
-    if ledger is not None and ledger != bridge.settings.ledger:
-        say(f"ledger: the one of --ledger ({scheme_of(ledger)}), instead of {name}'s own ({ledger_kind(bridge)})")
-        bridge.rewire(chosen, ledger)
+    chosen = with_given(bridge.settings, ledger=ledger, **given)
+    if ledger is not None:
+        if chosen.ledger != bridge.settings.ledger:
+            other = scheme_of(chosen.ledger)
+            say(f"ledger: the one of --ledger ({other}), instead of {name}'s own ({ledger_kind(bridge)})")
+        bridge.rewire(chosen, chosen.ledger)
     elif chosen != bridge.settings:
         bridge.rewire(chosen)
     return bridge

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from oncebridge import genesys_topics
 from oncebridge.ledgers.findings import Finding, Level, good, warning, wrong
 from oncebridge.sinks.promise import AT_LEAST_ONCE, EXACTLY_ONCE, SinkPromise
 
@@ -150,6 +151,20 @@ def retention(retention_days: float, queue_retention_days: float) -> Finding:
     return good(_RETENTION, found)
 
 
+def topics(handlers: Iterable[Handler], own: Sequence[str]) -> dict[str, Finding]:
+    """Judge the patterns of handlers and sinks that take no topic which is known; by pattern."""
+    patterns = dict.fromkeys(handler.pattern for handler in handlers)
+    return {pattern: _unknown(pattern) for pattern in patterns if not genesys_topics.is_known(pattern, own)}
+
+
+def _unknown(pattern: str) -> Finding:
+    found = f"{pattern} takes none of Genesys' topics that are known here, and none of [topics] in the settings"
+    own = f'add a table [topics."{pattern}"] if it is new at Genesys, or of your own making'
+    near = genesys_topics.nearest(pattern)
+    fix = own if near is None else f"did you mean {near}? Otherwise {own}"
+    return warning("topics", found, fix, weakens=f"no known topic matches {pattern!r}, so it may never get an event")
+
+
 def of_sink(name: str, found: Iterable[Finding]) -> list[Finding]:
     """Say at which sink these were found."""
     return [replace(one, subject=f"sink {name or _DOWNSTREAM}: {one.subject}") for one in found]
@@ -165,6 +180,7 @@ def promises(
     *,
     transactions: bool,
     at_sinks: Mapping[str, Sequence[Finding]] | None = None,
+    of_topics: Mapping[str, Finding] | None = None,
 ) -> list[Promise]:
     """Say what each handler can rely on; without any, what any handler could.
 
@@ -179,19 +195,31 @@ def promises(
 
         at_sinks: What was found at each sink, by its name.
 
+        of_topics: What was found of topics, by the pattern.
+
     """
-    judged = [
-        _sink_promise(_label(handler), sink, findings, (at_sinks or {}).get(handler.name, ()))
-        if sink is not None
-        else _promise(_label(handler), scheme, findings, exact=handler.wants_transaction)
-        for handler, sink in ((handler, _promise_of(handler)) for handler in handlers)
-    ]
+    judged = []
+    for handler in handlers:
+        sink = _promise_of(handler)
+        if sink is not None:
+            promise = _sink_promise(_label(handler), sink, findings, (at_sinks or {}).get(handler.name, ()))
+        else:
+            promise = _promise(_label(handler), scheme, findings, exact=handler.wants_transaction)
+        judged.append(_doubted(promise, (of_topics or {}).get(handler.pattern)))
     if judged:
         return [*{promise.sentence: promise for promise in judged}.values()]  # one for all topics of a handler
     named = [("any handler", False)]
     if transactions:
         named = [("a handler with the parameter `transaction`", True), ("any other handler", False)]
     return [_promise(name, scheme, findings, exact=exact) for name, exact in named]
+
+
+def _doubted(promise: Promise, topic: Finding | None) -> Promise:
+    """Say of a promise that there may be nothing to keep it for."""
+    if topic is None:
+        return promise
+    weakened_by = [*promise.weakened_by, topic.weakens]
+    return replace(promise, weakened_by=weakened_by, sentence=f"{promise.sentence}; but {topic.weakens}")
 
 
 def _promise_of(handler: Handler) -> SinkPromise | None:
