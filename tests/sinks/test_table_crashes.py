@@ -42,14 +42,19 @@ def maybe_die():
             os.kill(os.getpid(), 9)
 
 
-class Dying(sqlite3.Connection):
-    def execute(self, *arguments):
-        maybe_die()
-        return super().execute(*arguments)
+def dying(kind):
+    class Dying(kind):
+        def execute(self, *arguments):
+            maybe_die()
+            return super().execute(*arguments)
+
+    return Dying
 
 
 connect = sqlite3.connect
-sqlite3.connect = lambda *places, **options: connect(*places, **options, factory=Dying)
+sqlite3.connect = lambda *places, factory=sqlite3.Connection, **options: connect(
+    *places, **options, factory=dying(factory)
+)
 execute, commit = psycopg.Cursor.execute, LedgerConnection.commit
 
 

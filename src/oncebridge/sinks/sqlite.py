@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from oncebridge.errors import ConfigurationError
+from oncebridge.ledgers.sqlite.connections import Connections, FileGone, OpenBeforeFork
 from oncebridge.sinks.databases import FORGET_AT_ONCE, DatabaseUnwell, RowRefused, WriteFailed, WriteInterrupted
 from oncebridge.sinks.rows import as_text
 from oncebridge.sinks.sql import EFFECTS, Dialect, parts_of, qualified, quoted, write_row
 from oncebridge.sinks.sqlite_examine import examine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from oncebridge.clock import Clock
     from oncebridge.ledgers.findings import Finding
     from oncebridge.settings.sinks.table import TableSettings
+
+T = TypeVar("T")
 
 BUSY_SECONDS: Final = 5.0  # how long a write may wait for others
 INTEGERS: Final = range(-(2**63), 2**63)
@@ -58,6 +60,15 @@ class SQLiteTable:
             yield
         except sqlite3.Error as error:
             raise translated(error, self._settings, self._place) from error
+        except FileGone as error:
+            raise WriteInterrupted(
+                f"{self._place} was deleted, moved or replaced while it was in use", after_seconds=0.0
+            ) from error
+        except OpenBeforeFork as error:
+            raise DatabaseUnwell(
+                f"{self._place} was in use when this process was forked, so SQLite's locks would not hold here; close "
+                "connections of your own to the file before you fork, or start processes with the method spawn"
+            ) from error
 
 
 def _bound(value: Any) -> Any:
@@ -79,10 +90,7 @@ class SQLiteDatabase:
         schema, _ = parts_of(settings.table)
         self._effects = qualified(schema, EFFECTS)
         self._schema = "" if schema is None else f"{quoted(schema)}."
-        # One connection: SQLite has one writer anyway.
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._has_effects = False
+        self._connections = Connections(self._path, clock, connect=_connect)
 
     def __str__(self) -> str:
         """Show the file."""
@@ -90,72 +98,61 @@ class SQLiteDatabase:
 
     def write_once(self, key: bytes, values: Sequence[Any]) -> None:
         """Write a row and its key together, or neither."""
-        with self._writing() as db:
+
+        def write(db: sqlite3.Connection) -> None:
             once = (key, self._settings.name, self._clock.now_us())
             if db.execute(_ONCE.format(effects=self._effects), once).rowcount:
                 self._table.write(db, values)
 
+        self._in_transaction(write)
+
     def forget(self, older_than_us: int, *, waits: bool) -> int:
         """Forget some old keys of this sink, by this machine's clock as they were written."""
-        with self._writing(waits=waits) as db:
-            before_us = self._clock.now_us() - older_than_us
-            return db.execute(_FORGET.format(effects=self._effects), (self._settings.name, before_us)).rowcount
+        statement = _FORGET.format(effects=self._effects)
+        before_us = self._clock.now_us() - older_than_us
+        return self._in_transaction(
+            lambda db: db.execute(statement, (self._settings.name, before_us)).rowcount, waits=waits
+        )
 
     def migrate(self) -> None:
         """Make the table of keys; the first event does so too."""
-        with self._writing():
-            pass
+        self._in_transaction(lambda _: None)
 
     def examine(self) -> Iterator[Finding]:
         """Look at the table and at the file."""
-        with self._lock, self._table.in_our_words():
-            findings = list(examine(self._opened(), self._settings, self._path, with_effects=True))
+        with self._table.in_our_words():
+            findings = self._connections.read(
+                lambda db: list(examine(db, self._settings, self._path, with_effects=True))
+            )
         yield from findings
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
-            self._has_effects = False
+        self._connections.close()
 
-    @contextmanager
-    def _writing(self, *, waits: bool = True) -> Iterator[sqlite3.Connection]:
-        """Hold the write lock: everything inside takes effect together, or not at all."""
-        with self._lock, self._table.in_our_words():
-            db = self._opened()
-            db.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000) if waits else 0}")
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                if not self._has_effects:
-                    self._make_effects(db)
-                yield db
-                db.execute("COMMIT")
-                self._has_effects = True
-            except BaseException:
-                self._has_effects = False  # what was just made is undone, and what was there may be gone
-                raise
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+    def _in_transaction(self, work: Callable[[sqlite3.Connection], T], *, waits: bool = True) -> T:
+        """Do everything together, or nothing, with the table of keys made before."""
 
-    def _make_effects(self, db: sqlite3.Connection) -> None:
-        for statement in _MAKE:
-            db.execute(statement.format(effects=self._effects, schema=self._schema))
+        def with_effects(db: sqlite3.Connection) -> T:
+            for statement in _MAKE:
+                db.execute(statement.format(effects=self._effects, schema=self._schema))
+            return work(db)
 
-    def _opened(self) -> sqlite3.Connection:
-        if self._connection is None:
-            there = f"{self._path.absolute().as_uri()}?mode=rw"  # never creates
-            db = sqlite3.connect(there, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            try:
-                db.execute("PRAGMA synchronous = FULL")
-                db.execute("PRAGMA foreign_keys = ON")
-            except BaseException:
-                db.close()
-                raise
-            self._connection = db
-        return self._connection
+        with self._table.in_our_words():
+            return self._connections.write(with_effects, patience_ms=int(BUSY_SECONDS * 1000) if waits else 0)
+
+
+def _connect(place: str) -> sqlite3.Connection:
+    there = f"{Path(place).as_uri()}?mode=rw"  # never creates
+    db = sqlite3.connect(there, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the log, if there is one
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
 def examine_table(settings: TableSettings, path: Path) -> Iterator[Finding]:
