@@ -217,23 +217,33 @@ class PostgresLedger:
         """Return a connection in a transaction that can only be committed once its claim is settled."""
         if not self._own.is_open:
             raise LedgerUnavailable(f"{self._address} is not open")
-        statement, until_us = f"SELECT {self._schema}.pledge()", self._in(ANSWER_US)
-        with in_our_words(self._address):
-            while True:
-                connection = self._lent.take(until_us)
-                try:
-                    with connection.pipeline():
-                        connection.ask(statement)
-                    connection.until_us = None  # what the handler does takes as long as it takes
-                    return connection
-                except psycopg.OperationalError:
-                    connection.close()
-                    if not connection.was_kept or self._clock.monotonic_us() >= until_us:
-                        raise
-                    self._lent.forget()
-                except BaseException:
-                    connection.close()
+        connection: LedgerConnection | None = None
+        try:
+            with in_our_words(self._address):
+                connection = self._pledged(self._in(ANSWER_US))
+        except BaseException:
+            if connection is not None:  # struck at the last moment
+                connection.close()
+            raise
+        return connection
+
+    def _pledged(self, until_us: int) -> LedgerConnection:
+        statement = f"SELECT {self._schema}.pledge()"
+        while True:
+            connection = self._lent.take(until_us)
+            try:
+                with connection.pipeline():
+                    connection.ask(statement)
+                connection.until_us = None  # what the handler does takes as long as it takes
+                return connection
+            except psycopg.OperationalError:
+                connection.close()
+                if not connection.was_kept or self._clock.monotonic_us() >= until_us:
                     raise
+                self._lent.forget()
+            except BaseException:
+                connection.close()
+                raise
 
     def _commit(self, connection: LedgerConnection, claim: Claim) -> None:
         """Settle and commit in one go, so that the claim is not locked while an answer travels."""
