@@ -12,6 +12,7 @@ import weakref
 from typing import Final, Protocol
 
 _parts: Final[dict[int, weakref.ref[AwareOfForks]]] = {}
+_parents: Final[list[object]] = []
 #: How many forks lie between this process and the one that first imported this module.
 _generation = 0
 
@@ -37,6 +38,11 @@ def register(part: AwareOfForks) -> None:
 def generation() -> int:
     """Return a number that is another one in a forked child: what began under another began in the parent."""
     return _generation
+
+
+def leave_to_parent(*things: object) -> None:
+    """Keep in a child, for ever, what is the parent's: at its end it might wait for a lock that nobody gives back."""
+    _parents.extend(things)
 
 
 def _registered() -> list[AwareOfForks]:

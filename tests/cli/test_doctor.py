@@ -337,3 +337,27 @@ def test_a_server_that_evicts_is_wrong(cli, own_valkey):
     ran = cli("doctor", "--ledger", own_valkey.url, "--json")
     assert ran.code == 1, ran
     assert "maxmemory-policy" in json.dumps([one for one in ran.one["findings"] if one["level"] == "wrong"])
+
+
+# --- where dead letters go --------------------------------------------------------------------------------------
+
+
+def test_doctor_looks_where_dead_letters_go(doctor, ministack):
+    """A queue or a bus for dead letters that is not there is wrong; one that is there is good."""
+    queues, events = ministack.client("sqs"), ministack.client("events")
+    there = queues.create_queue(QueueName="doctors-letters")["QueueUrl"]
+    events.create_event_bus(Name="doctors-letters")
+    aws = {**ministack.environment, "AWS_ENDPOINT_URL": ministack.url}
+
+    def looked(queue, bus):
+        names = {"ONCEBRIDGE_DEAD_LETTER_QUEUE": queue, "ONCEBRIDGE_DEAD_LETTER_BUS": bus}
+        ran = doctor("--json", **aws, **names)
+        found = by_subject(ran)
+        letters = [found["dead letters to the queue: queue"], found["dead letters to the bus: bus"]]
+        return ran.code, [one["level"] for one in letters], [one["fix"] for one in letters]
+
+    assert looked(there, "doctors-letters")[:2] == (0, ["good", "good"])
+    code, levels, fixes = looked(f"{there}-not", "not-there")
+    assert (code, levels) == (1, ["wrong", "wrong"])
+    assert "dead_letter_queue" in fixes[0]
+    assert "dead_letter_bus" in fixes[1]

@@ -16,7 +16,8 @@ from oncebridge.ledgers.findings import Level
 from oncebridge.settings import load_settings
 from oncebridge.settings.sinks.bus import BusSettings
 from oncebridge.sinks import make_sink
-from oncebridge.sinks.bus import DETAIL_TYPE_MAX, LOOK_EACH_US, own_source, with_key
+from oncebridge.sinks.amazon import LOOK_EACH_US
+from oncebridge.sinks.bus import DETAIL_TYPE_MAX, own_source, with_key
 from oncebridge.sinks.promise import AT_LEAST_ONCE
 from oncebridge.sinks.sending import (
     BYTES_MAX,

@@ -285,6 +285,20 @@ def test_a_missing_queue_keeps_the_delivery(aws):
     assert "NonExistentQueue" in result.reason or "QueueDoesNotExist" in result.reason
 
 
+@pytest.mark.parametrize("by_arn", [True, False])
+def test_a_missing_bus_keeps_the_delivery(aws, by_arn):
+    """A bus that does not exist takes letters without a word: it is looked for first, and nothing is acknowledged."""
+    name = f"letters-missing-{by_arn}"
+    bus = f"arn:aws:events:{aws.region}:000000000000:event-bus/{name}" if by_arn else name
+    events = aws.client("events")
+    with Bridge("memory://", settings=Settings(dead_letter_bus=bus, retry=WITHOUT_WAITS)) as bridge:
+        result = bridge.process(b"no JSON")
+        assert not result.acknowledged
+        assert "could not be sent: there is no such bus" in result.reason
+        events.create_event_bus(Name=name)
+        assert bridge.process(b"no JSON").acknowledged
+
+
 # --- what Amazon may say ------------------------------------------------------------------------------------
 
 
@@ -304,6 +318,9 @@ class Client:
         return answer
 
     send_message = put_events = _answer
+
+    def describe_event_bus(self, **_):
+        """Say that every bus is there."""
 
 
 def too_large(code="InvalidParameterValue"):

@@ -24,6 +24,7 @@ from oncebridge.clock import Clock, SystemClock
 from oncebridge.diagnosis import installation
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable, LedgerWarning
 from oncebridge.ledgers.protocol import Examines, SettlesInTransaction
+from oncebridge.sinks.letters import make_copiers
 from oncebridge.visible import visible
 
 if TYPE_CHECKING:
@@ -60,12 +61,16 @@ def doctor(
     findings = examination.findings()
     at_sinks = {name: list(sink.examine()) for name, sink in bridge.sinks.items() if isinstance(sink, Examines)}
     of_topics = installation.topics(bridge.handlers, [profile.topic for profile in bridge.settings.profiles])
+    copiers: dict[str, object] = {copier.name: copier.function for copier in make_copiers(bridge.settings)}
+    at_letters = {name: list(copier.examine()) for name, copier in copiers.items() if isinstance(copier, Examines)}
     promises = installation.no_promises(bridge.handlers)
     if examination.usable:
         promises = _promises(bridge, findings, at_sinks, of_topics)
     findings += of_topics.values()
     for name, found in at_sinks.items():
         findings += installation.of_sink(name, found)
+    for name, found in at_letters.items():
+        findings += installation.of_letters(name, found)
     right = installation.is_right(findings)
     if json:
         write_json({"findings": findings, "promises": promises, "ok": right})

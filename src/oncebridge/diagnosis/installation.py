@@ -170,6 +170,11 @@ def of_sink(name: str, found: Iterable[Finding]) -> list[Finding]:
     return [replace(one, subject=f"sink {name or _DOWNSTREAM}: {one.subject}") for one in found]
 
 
+def of_letters(name: str, found: Iterable[Finding]) -> list[Finding]:
+    """Say where dead letters go that these were found of."""
+    return [replace(one, subject=f"{name}: {one.subject}") for one in found]
+
+
 # --- the promise -------------------------------------------------------------------------------------
 
 

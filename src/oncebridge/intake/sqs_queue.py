@@ -13,7 +13,7 @@ import msgspec
 
 from oncebridge.discreet import Discreet
 from oncebridge.errors import ConfigurationError
-from oncebridge.sinks.amazon import queue_client, require_boto3
+from oncebridge.sinks.amazon import OnceMade, queue_client, require_boto3
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +133,7 @@ class Queue:
 
     def __init__(self, client: Any, url: str, *, poll_seconds: int) -> None:
         """Take the client, and how long SQS may wait for a message before it answers that there is none."""
-        self._client = client
+        self._client = client if isinstance(client, OnceMade) else OnceMade(lambda: client)
         self._poll_seconds = poll_seconds
         self.url = url
 
@@ -145,7 +145,10 @@ class Queue:
             raise ConfigurationError(f"{_SETTING}: holds a name or password; AWS' own settings say who we are")
         connections = workers + 2  # one polls, one keeps messages hidden
         try:
-            client = queue_client(url, _SETTING, read_seconds=poll_seconds + ANSWER_SECONDS, connections=connections)
+            client = OnceMade(
+                lambda: queue_client(url, _SETTING, read_seconds=poll_seconds + ANSWER_SECONDS, connections=connections)
+            )
+            client()  # what is wrong with its settings is said now
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
@@ -193,7 +196,7 @@ class Queue:
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = getattr(self._client, operation)(QueueUrl=self.url, **arguments)
+            answer: dict[str, Any] = getattr(self._client(), operation)(QueueUrl=self.url, **arguments)
         except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
             raise understood(error, self.url) from None
         return answer

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from oncebridge import forks
 from oncebridge.errors import ConfigurationError, MissingExtra
+from oncebridge.ledgers.findings import Finding, good, warning, wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from oncebridge.clock import Clock
 
 CONNECT_SECONDS: Final = 3
 READ_SECONDS: Final = 10
@@ -99,13 +104,24 @@ def _client(service: str, region: str | None, endpoint: str | None, *, read_seco
 
 
 class OnceMade:
-    """A client that is made by the first who needs it."""
+    """A client that is made by the first who needs it, in each process."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         """Take what makes it."""
         self._make = make
         self._made: Any = None
         self._lock = threading.Lock()
+        forks.register(self)
+
+    def before_fork(self) -> None:
+        """Do nothing: calls of other threads go on in the parent."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Let a child make another: its connections would mix up both sides' answers."""
+        if in_child:
+            forks.leave_to_parent(self._made)
+            self._lock = threading.Lock()
+            self._made = None
 
     def __call__(self) -> Any:
         """Return it."""
@@ -120,6 +136,74 @@ class OnceMade:
             made, self._made = self._made, None
         if made is not None:
             made.close()
+
+
+# --- a bus that is not there -------------------------------------------------------------------------
+
+#: How long a bus is taken to be there.
+LOOK_EACH_US: Final = 60_000_000
+_ARN: Final = "arn:"
+NOT_FOUND: Final = "ResourceNotFoundException"
+
+
+class BusLook:
+    """Sees that a bus is there, now and then: one that is not takes every event without a word, and drops it."""
+
+    def __init__(self, bus: str, clock: Clock, *, doubts: bool) -> None:
+        """Take its name or ARN. With `doubts` one of another account that is not found may only be unseen from here."""
+        self._bus = bus
+        self._clock = clock
+        self._doubts = doubts and bus.startswith(_ARN)
+        self._look_again_us: int | None = None
+        self._was_seen = False
+
+    def __call__(self, client: Any) -> None:
+        """Look, unless that was done lately; raise what Amazon says of a bus that is not there, or does not answer."""
+        now_us = self._clock.monotonic_us()
+        if self._look_again_us is not None and now_us < self._look_again_us:
+            return
+        try:
+            self._describe(client)
+            self._was_seen = True
+        except Exception as error:
+            if status_of(error) is None or self._is_missing(error):
+                raise
+        self._look_again_us = now_us + LOOK_EACH_US
+
+    def _describe(self, client: Any) -> None:
+        try:
+            client.describe_event_bus(Name=self._bus)
+        except Exception as error:
+            if code_of(error) != NOT_FOUND or not self._is_there_by_name(client):
+                raise
+
+    def _is_there_by_name(self, client: Any) -> bool:
+        """Tell whether a bus of this account has the ARN: emulators of AWS know buses by their names alone."""
+        _, is_arn, name = self._bus.rpartition("event-bus/")
+        with suppress(Exception):
+            return bool(is_arn) and client.describe_event_bus(Name=name).get("Arn") == self._bus
+        return False
+
+    def _is_missing(self, error: Exception) -> bool:
+        """Tell a bus that does not exist from one that cannot be seen."""
+        return code_of(error) == NOT_FOUND and (self._was_seen or not self._doubts)
+
+    def findings(self, client: Callable[[], Any], setting: str) -> Iterator[Finding]:
+        """Say whether the bus is there; `setting` is what names it."""
+        drops = "EventBridge takes events for a bus that does not exist, and drops them"
+        try:
+            self._describe(client())
+        except Exception as error:  # noqa: BLE001 - whatever boto3 raises becomes ours
+            code = code_of(error)
+            if self._is_missing(error):
+                yield wrong("bus", f"does not exist ({code}), and {drops}", f"create it, or correct `{setting}`")
+            elif status_of(error) is None:
+                yield wrong("bus", f"cannot be looked at ({code})", "check credentials, region and the way to AWS")
+            else:
+                fix = "allow events:DescribeEventBus; of a bus in another account, check the ARN by hand"
+                yield warning("bus", f"cannot be looked at ({code})", fix, weakens=f"nobody sees it missing: {drops}")
+        else:
+            yield good("bus", "is there")
 
 
 # --- errors ------------------------------------------------------------------------------------------
@@ -174,3 +258,20 @@ def printable(text: str) -> str:
     if not text.isprintable():
         text = "".join(character if character.isprintable() else "?" for character in text)
     return text[:_FACT_MAX]
+
+
+def queue_findings(client: Callable[[], Any], url: str, setting: str, bytes_max: int) -> Iterator[Finding]:
+    """Say whether a queue is there, and takes messages of so many bytes; `setting` is what names it."""
+    try:
+        answer = client().get_queue_attributes(QueueUrl=url, AttributeNames=["MaximumMessageSize"])
+    except Exception as error:  # noqa: BLE001 - whatever boto3 raises becomes ours
+        if code_of(error) not in DENIED:
+            fix = f"check `{setting}`, credentials, region and the way to AWS"
+            yield wrong("queue", f"cannot be used ({code_of(error)})", fix)
+        return
+    size = int(answer.get("Attributes", {}).get("MaximumMessageSize", bytes_max))
+    if size < bytes_max:
+        found = f"takes messages of up to {size:,} bytes; larger events would become dead letters"
+        yield warning("queue", found, f"set its MaximumMessageSize to {bytes_max}")
+    else:
+        yield good("queue", "is there")

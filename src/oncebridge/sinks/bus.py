@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.identity import read_time
-from oncebridge.ledgers.findings import Finding, good, warning, wrong
-from oncebridge.sinks.amazon import OnceMade, bus_client, check_bus, code_of, require_boto3, short_code, status_of
+from oncebridge.sinks.amazon import BusLook, OnceMade, bus_client, check_bus, require_boto3, short_code
 from oncebridge.sinks.promise import AT_LEAST_ONCE, SinkPromise
 from oncebridge.sinks.sending import NO_ANSWER, Entry, EntryRefused, Failure, Sending
 
@@ -22,17 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oncebridge.event import Event
+    from oncebridge.ledgers.findings import Finding
     from oncebridge.settings.sinks.bus import BusSettings
     from oncebridge.sinks import Means
 
 #: For events that came without one.
 SOURCE: Final = "oncebridge"
 DETAIL_TYPE_MAX: Final = 128
-#: How long a bus is taken to be there.
-LOOK_EACH_US: Final = 60_000_000
 _TIME_BYTES: Final = 14
-_ARN: Final = "arn:"
-_NOT_FOUND: Final = "ResourceNotFoundException"
 
 
 class Bus(Sending):
@@ -44,12 +40,10 @@ class Bus(Sending):
         require_boto3(setting)
         self._source = settings.source
         self._bus = check_bus(settings.bus, setting)
-        self._clock = means.clock
+        self._look = BusLook(self._bus, means.clock, doubts=True)
         place = f"bus {self._bus.rpartition('event-bus/')[2]}"
         client = OnceMade(lambda: bus_client(settings.bus, setting))
         super().__init__(settings.name, place, client, means.breakers.of(f"bus {self._bus}"))
-        self._look_again_us: int | None = None
-        self._was_seen = False
 
     @property
     def promise(self) -> SinkPromise:
@@ -88,38 +82,9 @@ class Bus(Sending):
         failures = [_failure(answer) for answer in answers[: len(contents)]]
         return failures + [NO_ANSWER] * (len(contents) - len(failures))
 
-    def _look(self, client: Any) -> None:
-        """See that the bus is there, now and then: one that is not takes every event without a word, and drops it."""
-        now_us = self._clock.monotonic_us()
-        if self._look_again_us is not None and now_us < self._look_again_us:
-            return
-        try:
-            client.describe_event_bus(Name=self._bus)
-            self._was_seen = True
-        except Exception as error:
-            if status_of(error) is None or self._is_missing(error):
-                raise
-        self._look_again_us = now_us + LOOK_EACH_US
-
-    def _is_missing(self, error: Exception) -> bool:
-        """Tell a bus that does not exist from one that cannot be seen, as those of other accounts."""
-        return code_of(error) == _NOT_FOUND and (self._was_seen or not self._bus.startswith(_ARN))
-
     def examine(self) -> Iterator[Finding]:
         """Look whether the bus is there."""
-        try:
-            self._client().describe_event_bus(Name=self._bus)
-        except Exception as error:  # noqa: BLE001 - whatever boto3 raises becomes ours
-            code, drops = code_of(error), "EventBridge takes events for a bus that does not exist, and drops them"
-            if self._is_missing(error):
-                yield wrong("bus", f"does not exist ({code}), and {drops}", "create it, or correct `bus`")
-            elif status_of(error) is None:
-                yield wrong("bus", f"cannot be looked at ({code})", "check credentials, region and the way to AWS")
-            else:
-                fix = "allow events:DescribeEventBus; of a bus in another account, check the ARN by hand"
-                yield warning("bus", f"cannot be looked at ({code})", fix, weakens=f"nobody sees it missing: {drops}")
-        else:
-            yield good("bus", "is there")
+        return self._look.findings(self._client, "bus")
 
 
 def _failure(answer: dict[str, Any]) -> Failure | None:

@@ -19,6 +19,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.exceptions import TimeoutError as PoolTimeoutError
 
+from oncebridge import forks
 from oncebridge.errors import SaysWhy
 from oncebridge.sinks.addresses import Address, Place, check_addresses, resolve
 
@@ -68,6 +69,16 @@ class Exchanges:
         self._seconds = timeout_seconds
         self._private = private_addresses
         self._pool = self._new_pool()
+        forks.register(self)
+
+    def before_fork(self) -> None:
+        """Do nothing: exchanges of other threads go on in the parent."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Begin anew in a child: on its parent's connections it would read answers that are not its own."""
+        if in_child:
+            forks.leave_to_parent(self._pool)
+            self._pool = self._new_pool()
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Post one body and return the answer, or raise in which way there was none."""

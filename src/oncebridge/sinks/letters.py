@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge.clock import SystemClock
 from oncebridge.errors import SaysWhy
 from oncebridge.handlers import Handler, LetterCopy
+from oncebridge.ledgers.findings import Finding, warning
 from oncebridge.sinks.amazon import (
+    NOT_FOUND,
+    BusLook,
     OnceMade,
     bus_client,
     check_bus,
@@ -22,13 +26,15 @@ from oncebridge.sinks.amazon import (
     message_attributes,
     printable,
     queue_client,
+    queue_findings,
     require_boto3,
     short_code,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from oncebridge.clock import Clock
     from oncebridge.settings import Settings
 
 SOURCE: Final = "oncebridge"  # sources that begin with `aws.` are Amazon's, so the event's own cannot be used
@@ -81,6 +87,16 @@ class LetterQueue:
             QueueUrl=self._url, MessageBody=body, MessageAttributes=message_attributes(facts), **self._order(copy)
         )
 
+    def examine(self) -> Iterator[Finding]:
+        """Look whether the queue is there; what is too large for it is sent as a note."""
+        found = list(queue_findings(self._client, self._url, "dead_letter_queue", 1))
+        fix = "allow sqs:GetQueueAttributes beside sqs:SendMessage, or check by hand that it is there"
+        yield from found or [warning("queue", "may not be looked at", fix)]
+
+    def close(self) -> None:
+        """Close the connections; it may be used again."""
+        self._client.close()
+
     def _order(self, copy: LetterCopy) -> dict[str, str]:
         if not self._url.endswith(".fifo"):
             return {}
@@ -91,15 +107,25 @@ class LetterQueue:
 class LetterBus:
     """Sends dead letters to an EventBridge bus, as events of our own that hold the one that died."""
 
-    def __init__(self, bus: str) -> None:
+    def __init__(self, bus: str, clock: Clock | None = None) -> None:
         """Take the bus's name or ARN."""
         require_boto3("dead_letter_bus")
         self._bus = check_bus(bus, "dead_letter_bus")
+        # Without doubts: what is dropped there is in nobody's queue, and its delivery would be acknowledged.
+        self._look = BusLook(self._bus, clock or SystemClock(), doubts=False)
         self._client = OnceMade(lambda: bus_client(bus, "dead_letter_bus"))
 
     def __call__(self, copy: LetterCopy) -> None:
-        """Send one."""
+        """Send one, to a bus that is there."""
         _send(lambda: self._put(_detail(copy)), lambda: self._put(_note(copy)))
+
+    def examine(self) -> Iterator[Finding]:
+        """Look whether the bus is there."""
+        return self._look.findings(self._client, "dead_letter_bus")
+
+    def close(self) -> None:
+        """Close the connections; it may be used again."""
+        self._client.close()
 
     def _put(self, detail: bytes) -> None:
         entry = {
@@ -108,7 +134,9 @@ class LetterBus:
             "DetailType": DETAIL_TYPE,
             "Detail": detail.decode(),
         }
-        (answer,) = self._client().put_events(Entries=[entry])["Entries"]
+        client = self._client()
+        self._look(client)
+        (answer,) = client.put_events(Entries=[entry])["Entries"]
         if "EventId" not in answer:  # the call succeeds although its entry does not
             raise _Refused(answer.get("ErrorCode", "no event id"))
 
@@ -127,7 +155,11 @@ def _send(whole: Callable[[], None], note: Callable[[], None]) -> None:
                 raise
             note()
     except Exception as error:  # whatever boto3 raises becomes ours
-        raise LetterNotSent(f"could not be sent: {_code(error)}") from error
+        raise LetterNotSent(f"could not be sent: {_why(_code(error))}") from error
+
+
+def _why(code: str) -> str:
+    return f"there is no such bus, or it cannot be seen from here ({code})" if code == NOT_FOUND else code
 
 
 def _code(error: Exception) -> str:

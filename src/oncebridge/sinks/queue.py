@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.ledgers.findings import Finding, good, warning, wrong
 from oncebridge.sinks.amazon import (
-    DENIED,
     OnceMade,
     check_queue,
-    code_of,
     message_attributes,
     printable,
     queue_client,
+    queue_findings,
     require_boto3,
     short_code,
 )
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oncebridge.event import Event
+    from oncebridge.ledgers.findings import Finding
     from oncebridge.settings.sinks.queue import QueueSettings
     from oncebridge.sinks import Means
 
@@ -97,20 +96,7 @@ class Queue(Sending):
 
     def examine(self) -> Iterator[Finding]:
         """Look whether the queue is there, and takes large events; one that may not be looked at may still be fine."""
-        names = ["MaximumMessageSize"]
-        try:
-            answer = self._client().get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
-        except Exception as error:  # noqa: BLE001 - whatever boto3 raises becomes ours
-            if code_of(error) not in DENIED:
-                fix = "check `queue`, credentials, region and the way to AWS"
-                yield wrong("queue", f"cannot be used ({code_of(error)})", fix)
-            return
-        size = int(answer.get("Attributes", {}).get("MaximumMessageSize", BYTES_MAX))
-        if size < BYTES_MAX:
-            found = f"takes messages of up to {size:,} bytes; larger events would become dead letters"
-            yield warning("queue", found, f"set its MaximumMessageSize to {BYTES_MAX}")
-        else:
-            yield good("queue", "is there")
+        return queue_findings(self._client, self._url, "queue", BYTES_MAX)
 
 
 def group_of(event: Event) -> str:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from oncebridge import forks
 from oncebridge.claim import Answer, Claim, Verdict
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
@@ -59,6 +60,17 @@ class DynamoDBLedger:
         self._connection: Table | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._is_open = False
+        forks.register(self)
+
+    def before_fork(self) -> None:
+        """Do nothing: calls of other threads go on in the parent."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Begin anew in a child: it has none of the threads, and connections would mix up both sides' answers."""
+        if in_child:
+            forks.leave_to_parent(self._connection, self._pool)
+            self._lock = threading.Lock()
+            self._connection = self._pool = None
 
     def __repr__(self) -> str:
         """Show the table and whether it is open."""
@@ -127,9 +139,9 @@ class DynamoDBLedger:
 
     @property
     def _table(self) -> Table:
-        if not self._is_open or self._connection is None:
+        if not self._is_open:
             raise LedgerUnavailable(f"{self.place} is not open")
-        return self._connection
+        return self._connection or self._reached()
 
     def _each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Work on all at once, as far as there are connections; what fails fails once nothing is under way."""

@@ -12,6 +12,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from oncebridge import forks
 from oncebridge.errors import LedgerUnavailable
 
 if TYPE_CHECKING:
@@ -72,6 +73,15 @@ class DateTime:
         self._lock = threading.Lock()
         self._known: tuple[int, int, int] | None = None  # least and most to add to monotonic time, as of when
         self.contradictions = 0
+        forks.register(self)
+
+    def before_fork(self) -> None:
+        """Do nothing: what is known stays true on both sides."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Take a new lock in a child: another thread may have held this one."""
+        if in_child:
+            self._lock = threading.Lock()
 
     def bounds(self) -> Bounds:
         """Return between which moments it is now; the longer nothing was heard, the further apart they are."""
