@@ -337,6 +337,24 @@ def test_a_service_outlives_every_kill_of_its_workers(serve, cli, facts, marks, 
     assert cli.effects() == dict.fromkeys(marks(events), 1)
 
 
+def test_kills_before_a_worker_is_up_are_outlived_too(serve, cli, facts, marks):
+    """A worker that is killed while it starts says nothing of the settings: it is started again."""
+    (cli.folder / "fallen.py").write_text(
+        "import multiprocessing\nimport os\nimport signal\nfrom pathlib import Path\n\nfrom hooks import note\n\n"
+        "if multiprocessing.parent_process():\n"
+        "    with Path('starts').open('a+') as starts:\n"
+        "        starts.write('.')\n"
+        "    if len(Path('starts').read_text()) <= 4:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    service = serve("--handler", "fallen:note")
+    events = facts(2)
+    assert service.post(events).status == 200
+    assert len((cli.folder / "starts").read_text()) == 5
+    assert service.stop().code == 0
+    assert cli.effects() == dict.fromkeys(marks(events), 1)
+
+
 def test_workers_end_when_their_parent_is_killed(serve, wait_until):
     """Nobody would end them otherwise, and they would go on answering at the port."""
     service = serve("--workers", "2")

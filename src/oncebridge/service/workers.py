@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: How much longer than a request a worker may take to end; then it is killed.
 END_SECONDS: Final = 2
 LOOK_SECONDS: Final = 0.05  # how often the start is looked after
-STARTS: Final = 3  # of workers that all die before one is up: then something is wrong with the settings
+STARTS: Final = 3  # of workers that all end before one is up: then something is wrong with the settings
 QUICK_SECONDS: Final = 30.0  # a worker that lives longer is started again at once
 BACK_OFF_SECONDS: Final = 0.25
 BACK_OFF_SECONDS_MAX: Final = 5.0
@@ -179,13 +179,13 @@ class Restarts:
         self._never_up = 0
         self._quick: Counter[int] = Counter()
 
-    def delay(self, number: int, *, lived_seconds: float, has_been_up: bool) -> float | None:
+    def delay(self, number: int, *, lived_seconds: float, has_been_up: bool, killed: bool) -> float | None:
         """Return how long to wait before this worker is started again; None to give up.
 
-        A service that has been up never gives up: a worker that was killed, by the system for its memory or by an
-        operator, says nothing of the settings. One that never came up does.
+        A service that has been up never gives up, and a worker that was killed, by the system for its memory or by an
+        operator, says nothing of the settings. One that ended by itself before any was up does.
         """
-        if not has_been_up:
+        if not has_been_up and not killed:
             self._never_up += 1
             return None if self._never_up >= STARTS else 0.0
         if lived_seconds >= QUICK_SECONDS:
@@ -285,8 +285,9 @@ class Workers:
         worker = self._server.wrks[number]
         has_been_up = any(read_snapshots(self._folder, NEWEST, BEFORE))
         lived_seconds = self._now() - worker.birth
-        delay = self._restarts.delay(number, lived_seconds=lived_seconds, has_been_up=has_been_up)
         code = worker.inner.exitcode or 0
+        killed = code == -signal.SIGKILL
+        delay = self._restarts.delay(number, lived_seconds=lived_seconds, has_been_up=has_been_up, killed=killed)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         then = "" if delay is None else f"; started again in {delay:g} s" if delay else "; started again"
         self._on_death(f"worker {number + 1} {how}{then}")
