@@ -22,6 +22,7 @@ ORDER = [
     "forks",
     "discreet",
     "visible",
+    "interrupts",
     "strict_json",
     "event",
     "topics",

@@ -95,12 +95,11 @@ def assert_raises_often(bridge, times=5):
 class WithoutBreaker(Asking):
     """Asks as if nothing were known: the naive way."""
 
-    def claim(self, tasks, *, alone):
+    def claim(self, asked):
         """Try three times, every time."""
-        asks = [task.ask for task in tasks]
         for attempt in range(CLAIM_TRIES):
             try:
-                return self._ledger.claim(asks, nonce=b"12345678", lease_us=self._lease_us)
+                return self._ledger.claim(asked.asks, nonce=b"12345678", lease_us=self._lease_us)
             except LedgerUnavailable:
                 if attempt == CLAIM_TRIES - 1:
                     raise
@@ -110,12 +109,11 @@ class WithoutBreaker(Asking):
 class WithoutNonce(Asking):
     """Repeats a call, but as a new one: the naive way."""
 
-    def claim(self, tasks, *, alone):
+    def claim(self, asked):
         """Try three times, each under a nonce of its own."""
-        asks = [task.ask for task in tasks]
         for _ in range(CLAIM_TRIES):
             try:
-                return self._ledger.claim(asks, nonce=secrets.token_bytes(8), lease_us=self._lease_us)
+                return self._ledger.claim(asked.asks, nonce=secrets.token_bytes(8), lease_us=self._lease_us)
             except LedgerUnavailable:
                 continue
         raise AssertionError
@@ -325,6 +323,15 @@ def test_extend_that_comes_through_closes_it(ledger, clock):
     assert breaker.again_in_us == 0
 
 
+class Holder:
+    """Holds claims that are to be kept alive."""
+
+    is_over = False
+
+    def __init__(self, *held):
+        self.held = list(held)
+
+
 @pytest.mark.parametrize("error", [LedgerUnavailable, LedgerRefused])
 def test_claims_are_extended_again_when_the_ledger_is_back(error, ledger, clock):
     """Neither an outage nor a refusal, such as of a right that somebody takes and gives back, ends the keeper."""
@@ -333,7 +340,7 @@ def test_claims_are_extended_again_when_the_ledger_is_back(error, ledger, clock)
     ask = Ask(key=b"key")
     (answer,) = ledger.claim([ask], nonce=b"12345678", lease_us=LEASE_S * 1_000_000)
     held = Held(Claim(ask, answer.token), clock.monotonic_us())
-    keeper.watch([held])
+    keeper.watch(Holder(held))
 
     def refuse():
         raise error("not now")

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from oncebridge.errors import SaysWhy
+from oncebridge.interrupts import was_raised_by_signal
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -167,9 +168,11 @@ class _Guard:
         self._turn = self._breaker.enter(may_refuse=self._may_refuse)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or (isinstance(error, Exception) and not isinstance(error, self._failures)):
+        if error is None:
             self._breaker.answered()
         elif isinstance(error, self._failures):
             self._breaker.failed(self._turn, str(error))
+        elif isinstance(error, Exception) and not was_raised_by_signal(error):
+            self._breaker.answered()
         else:
             self._breaker.interrupted(self._turn)

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from oncebridge.clock import Clock, SystemClock
+from oncebridge.clock import Clock, Stop, SystemClock
 from oncebridge.deadletters import DeadLetters
 from oncebridge.genesys_topics import is_known, looks_like_one, nearest
 from oncebridge.handlers import Handlers
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from oncebridge.settings.sinks.sink import SinkSettings
     from oncebridge.sinks import Sink
 
-STOP_JOIN_SECONDS = 0.1  # usually it takes no time at all
-
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
@@ -66,7 +64,7 @@ class Bridge:
         self._flow: Flow | None = None
         self._opening = threading.Lock()
         #: Set once it was told to stop.
-        self.stopping = threading.Event()
+        self.stopping = Stop()
         self._metrics: EmbeddedMetrics | None = None
         self._wire(ledger, settings or Settings())
 
@@ -289,10 +287,7 @@ class Bridge:
 
         An effect that is done is still settled. While the ledger is out of reach that is tried until the lease is over.
         """
-        # In a thread: a signal may have interrupted this one just while it held the event's lock, waiting.
-        setter = threading.Thread(target=self.stopping.set, name="oncebridge-stop", daemon=True)
-        setter.start()
-        setter.join(STOP_JOIN_SECONDS)
+        self.stopping.set()
 
     def close(self) -> None:
         """End what runs in the background and let go of the ledger."""

@@ -6,8 +6,55 @@ import threading
 import time
 from typing import Final, Protocol
 
+
+class Stop(threading.Event):
+    """An event that may be set in a signal's handler, and whose waits may be interrupted at any point.
+
+    The library's own holds a lock in Python code: an exception that strikes there leaves it locked for ever. Here the
+    lock is what is waited for, and only calls of C touch it.
+    """
+
+    def __init__(self) -> None:
+        """Begin not set."""
+        super().__init__()
+        self._is_set = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def is_set(self) -> bool:
+        """Tell whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Let everybody go on who waits."""
+        self._is_set = True
+        try:
+            self._gate.release()
+        except RuntimeError:
+            return  # it is open
+
+    def clear(self) -> None:
+        """Let everybody wait again."""
+        self._is_set = False
+        self._gate.acquire(blocking=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, or for so many seconds; return whether it is set."""
+        if self._is_set:
+            return True
+        try:
+            self._gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
+        finally:
+            if self._is_set:  # for the next one who waits
+                try:  # noqa: SIM105 - no Python code that could be interrupted
+                    self._gate.release()
+                except RuntimeError:
+                    pass
+        return self._is_set
+
+
 #: For waits that no stop may end: nobody sets it.
-NEVER: Final = threading.Event()
+NEVER: Final = Stop()
 
 
 class Clock(Protocol):

@@ -9,9 +9,11 @@ import msgspec
 from msgspec.structs import replace
 
 from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
+from oncebridge.discreet import Discreet
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_bytes, key_text, unreadable_key
 from oncebridge.intake.results import Result, joined, reason_for
+from oncebridge.intake.terms import GOES_ON
 from oncebridge.intake.unwrap import unwrap
 from oncebridge.ledgers.protocol import Query
 from oncebridge.telemetry import Move
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 DISCARD_LEASE_US = 10_000_000
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetter(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     """An event that will not be tried again by itself, for one handler."""
+
+    shown = ("key", "handler", "status", "topic", "time_ms", "attempts", "reason")
 
     key: str
     #: The name of the handler that it is for; empty where that has none, or where none ever got it.
@@ -174,7 +178,7 @@ class DeadLetters:
             # Always under the letter's own key: a conflict's is not the event's, and profiles may have changed.
             shared_ms = task.ask.shared_ms if task.ask.key == entry.key else None
             task.ask = replace(task.ask, key=entry.key, shared_ms=shared_ms, home=entry.home, redrive=True, force=force)
-        flow.work_off([delivery])
+        flow.work_off([delivery], terms=GOES_ON)
         if nobodys and delivery.result.acknowledged:
             self._discard(entry)  # it goes on under the key of what it turned out to be
         return delivery.result

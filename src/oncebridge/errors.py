@@ -41,6 +41,13 @@ class NotAcknowledged(OncebridgeError):
     """Some deliveries have to come again; raised where that is how whoever delivers is told so."""
 
 
+class BatchOfParent(OncebridgeError):
+    """This process was forked while a batch ran, which is its parent's: nothing of it was settled or released here.
+
+    Raised where a handler has forked and its child returns: end such a child with os._exit.
+    """
+
+
 # --- Look at the delivery: it is kept as a dead letter -----------------------------------------------
 
 

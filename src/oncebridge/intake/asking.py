@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
 from oncebridge.breaker import Breaker, Open
-from oncebridge.errors import LedgerUnavailable
+from oncebridge.claim import Claim
+from oncebridge.errors import LedgerUnavailable, OncebridgeError
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -59,48 +61,37 @@ class Asking:
         self._lease_us = lease_us
         self._stopping = stopping
 
-    def claim(self, tasks: Sequence[Task], *, alone: bool, nonce: bytes | None = None) -> list[Answer]:
-        """Ask for these in one call, under a new nonce unless one is given; return an answer for each, in order.
+    def prepared(self, tasks: Sequence[Task], *, alone: bool = False, nonce: bytes | None = None) -> Asked:
+        """Return the call that asks for these, under a new nonce unless one is given; it is not made yet."""
+        asks = [replace(task.ask, alone=True) if alone else task.ask for task in tasks]
+        asked_us = self._clock.monotonic_us()  # before the first try, which may be the one that counts
+        for task in tasks:
+            task.asked_us = asked_us
+        return Asked(self, asks, secrets.token_bytes(8) if nonce is None else nonce)
+
+    def start(self, ledger: WorksAhead, asked: Asked) -> None:
+        """Make a call whose answers are waited for later; these repeat it if it was lost."""
+        if not self._breaker.again_in_us:
+            with suppress(LedgerUnavailable):
+                asked.under_way = ledger.start_claim(asked.asks, nonce=asked.nonce, lease_us=self._lease_us)
+
+    def claim(self, asked: Asked) -> list[Answer]:
+        """Make a call, or wait for the answers of one that is under way; return an answer for each, in order.
 
         Raises `LedgerUnavailable`, and then nothing is known: a claim that was granted all the same runs out.
         """
-        asks = [replace(task.ask, alone=True) if alone else task.ask for task in tasks]
-        self._stamp(tasks)
-        return self._claim(asks, secrets.token_bytes(8) if nonce is None else nonce, attempt=1)
-
-    def start(self, ledger: WorksAhead, tasks: Sequence[Task]) -> Callable[[], list[Answer]]:
-        """Ask for these now, and return what waits for the answers; these repeat the call if it was lost."""
-        asks = [task.ask for task in tasks]
-        self._stamp(tasks)
-        nonce = secrets.token_bytes(8)
-        if self._breaker.again_in_us:
-            return lambda: self._claim(asks, nonce, attempt=1)
-        try:
-            under_way = ledger.start_claim(asks, nonce=nonce, lease_us=self._lease_us)
-        except LedgerUnavailable:
-            return lambda: self._claim(asks, nonce, attempt=1)
-
-        def answers() -> list[Answer]:
+        attempt = 1
+        if asked.under_way is not None:
             try:
                 with self._breaker.informed_by(LedgerUnavailable):
-                    return under_way()
+                    return asked.under_way()
             except LedgerUnavailable:
                 if self._clock.wait(self._stopping, _BACKOFF.delay_seconds(1)):
                     raise
-                return self._claim(asks, nonce, attempt=2)
-
-        return answers
-
-    def _stamp(self, tasks: Sequence[Task]) -> None:
-        """Note the time before the first try, which may be the one that counts."""
-        asked_us = self._clock.monotonic_us()
-        for task in tasks:
-            task.asked_us = asked_us
-
-    def _claim(self, asks: list[Ask], nonce: bytes, *, attempt: int) -> list[Answer]:
+                attempt = 2
         while True:
             try:
-                return reach(self._breaker, lambda: self._ledger.claim(asks, nonce=nonce, lease_us=self._lease_us))
+                return self.claim_once(asked)
             except LedgerUnavailable:
                 # No repeat is let through while the breaker is open: then there is nothing to wait for.
                 if attempt == CLAIM_TRIES or self._breaker.again_in_us:
@@ -108,3 +99,44 @@ class Asking:
                 if self._clock.wait(self._stopping, _BACKOFF.delay_seconds(attempt)):
                     raise
                 attempt += 1
+
+    def claim_once(self, asked: Asked) -> list[Answer]:
+        """Make a call, for the first time or again."""
+        return reach(self._breaker, lambda: self._ledger.claim(asked.asks, nonce=asked.nonce, lease_us=self._lease_us))
+
+
+class Asked:
+    """One call for claims: what it asks for, and what it is known by when it is repeated."""
+
+    __slots__ = ("_asking", "_is_known", "asks", "nonce", "under_way")
+
+    def __init__(self, asking: Asking, asks: list[Ask], nonce: bytes) -> None:
+        """Ask for nothing yet."""
+        self._asking = asking
+        self.asks = asks
+        self.nonce = nonce
+        #: What waits for the answers, where the call was started before.
+        self.under_way: Callable[[], list[Answer]] | None = None
+        #: Whether the call has come to an end, so that there is nothing more to learn by asking again.
+        self._is_known = False
+
+    def answers(self) -> list[Answer]:
+        """Return an answer for each, in order."""
+        try:
+            return self._asking.claim(self)
+        except OncebridgeError:
+            self._is_known = True
+            raise
+
+    def granted(self) -> list[Claim]:
+        """Return what was granted although nobody saw the answer: it is asked for once more under its nonce."""
+        if self._is_known:
+            return []
+        answers = self._answers_again()
+        return [Claim(ask, one.token, one.attempt) for ask, one in zip(self.asks, answers, strict=True) if one.token]
+
+    def _answers_again(self) -> list[Answer]:
+        if self.under_way is not None:
+            with suppress(LedgerUnavailable):
+                return self.under_way()
+        return self._asking.claim_once(self)

@@ -6,13 +6,14 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from oncebridge.claim import Outcome
 from oncebridge.errors import NotAcknowledged
 from oncebridge.intake.answers import Run, books_of, why_again
 from oncebridge.intake.http_request import answer_request, is_request
 from oncebridge.intake.invocation import ATTEMPTS, Record, Told, recognise, waves
-from oncebridge.intake.terms import Terms
+from oncebridge.intake.terms import GOES_ON, Terms
 from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ def answer(
     telemetry: Telemetry,
 ) -> Any:
     """Work off one invocation, and answer it."""
-    until_us = _until_us(context, clock)
+    terms = replace(GOES_ON, until_us=_until_us(context, clock))
     if is_request(event):
-        return answer_request(run, event, Terms(until_us=until_us), settings=settings, telemetry=telemetry)
+        return answer_request(run, event, terms, settings=settings, telemetry=telemetry)
     invocation = recognise(event)
     unfinished = invocation.records  # all of them, if the ledger is out of reach
     try:
-        ended = _work_off(run, invocation.records, Terms(until_us=until_us, attempts=ATTEMPTS[invocation.told]))
+        ended = _work_off(run, invocation.records, replace(terms, attempts=ATTEMPTS[invocation.told]))
         unfinished = [one.record for one in ended if not one.acknowledged]
     finally:
         _tell_oldest(unfinished, clock, telemetry)

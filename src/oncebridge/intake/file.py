@@ -20,6 +20,7 @@ import msgspec
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.intake.results import Result
 from oncebridge.intake.tasks import out_of_reach, stopped
+from oncebridge.intake.terms import GOES_ON
 from oncebridge.intake.unwrap import WRAPPER_BYTES_MAX, unwrap
 from oncebridge.retry import RetryPolicy
 
@@ -265,7 +266,7 @@ class FileRun:
         left, since_us, attempt = len(deliveries) + 1, 0, 1
         while True:
             try:
-                return self._flow.work_off(deliveries)
+                return self._flow.work_off(deliveries, terms=GOES_ON)
             except LedgerUnavailable as error:
                 still_left = sum(not delivery.is_over for delivery in deliveries)
                 if still_left < left:  # the first time, or it was back in between: a new outage

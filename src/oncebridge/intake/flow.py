@@ -10,16 +10,13 @@ is read, and the one before is handled.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import force_setattr, replace
 
-from oncebridge.claim import Answer, Claim, Outcome, Verdict
-from oncebridge.errors import LedgerUnavailable
+from oncebridge.claim import Answer, Outcome, Verdict
 from oncebridge.identity import key_text
 from oncebridge.intake.asking import Asking
 from oncebridge.intake.holding import Holding
@@ -29,10 +26,13 @@ from oncebridge.intake.letter_room import LetterRoom
 from oncebridge.intake.lines import Lines
 from oncebridge.intake.reading import Reader
 from oncebridge.intake.results import Result, reason_for
+from oncebridge.intake.runs import Run
 from oncebridge.intake.settling import Finished, Settling, finished_as
+from oncebridge.intake.side_by_side import Handling, run_side_by_side
 from oncebridge.intake.tasks import (
     Delivery,
     Picking,
+    Sorted,
     Task,
     as_twin,
     copy_task,
@@ -47,13 +47,15 @@ from oncebridge.intake.tasks import (
 )
 from oncebridge.intake.terms import USUAL, Terms
 from oncebridge.intake.together import Granted, Group, gathered
-from oncebridge.intake.work import Ended, Work, check_transaction
+from oncebridge.intake.work import Ended, Work, Worked, check_transaction
 from oncebridge.ledgers.protocol import WorksAhead
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Sequence
 
     from oncebridge.breaker import Breaker
+    from oncebridge.claim import Claim
     from oncebridge.clock import Clock
     from oncebridge.event import Event
     from oncebridge.handlers import Handler, Handlers
@@ -65,7 +67,8 @@ if TYPE_CHECKING:
 POLL_US: Final = 50_000  # how often a busy event is asked for again
 SLICE: Final = 50  # deliveries that are read while the ledger looks at those before
 
-Asked: TypeAlias = "deque[tuple[list[Task], Callable[[], list[Answer]]]]"
+
+T = TypeVar("T")
 
 
 class Flow:
@@ -109,38 +112,55 @@ class Flow:
 
     def run(self, raws: Sequence[Any], terms: Terms = USUAL) -> list[Result]:
         """Work a batch off; return what became of each delivery, in order."""
+        return self._run(terms, partial(self._work_off_raws, raws))
+
+    def _run(self, terms: Terms, work: Callable[[Run], T]) -> T:
+        """Work a batch off; whatever breaks it off, what is done is settled and the rest is given back."""
         self._look_around()
-        seconds = terms.busy_wait_seconds
+        run = Run(terms)
+        try:
+            return work(run)
+        except BaseException as error:
+            run.is_over = True  # before anything can interrupt what follows: no claim is kept alive for nobody
+            run.break_off(error)
+            raise
+
+    def _work_off_raws(self, raws: Sequence[Any], run: Run) -> list[Result]:
+        seconds = run.terms.busy_wait_seconds
         seconds = self._settings.busy_wait_seconds if seconds is None else seconds
         give_up_us = self.clock.monotonic_us() + int(seconds * 1_000_000)
         # Ends that are on their way have one thread to wait for them.
-        if len(raws) > SLICE and self._concurrency(terms) == 1 and isinstance(self.ledger, WorksAhead):
-            deliveries = self._run_ahead(self.ledger, raws, terms)
+        if len(raws) > SLICE and self._concurrency(run) == 1 and isinstance(self.ledger, WorksAhead):
+            deliveries = self._run_ahead(self.ledger, raws, run)
         else:
             deliveries = [self.reader.read(raw) for raw in raws]
-        if terms.requests:
-            join_unreadable(deliveries, terms.requests, self.secret)
+        requests = run.terms.requests
+        if requests:
+            join_unreadable(deliveries, requests, self.secret)
         tasks = [task for delivery in deliveries for task in delivery.tasks]
-        tasks = list(dict.fromkeys(tasks)) if terms.requests else tasks
-        self._rounds(tasks, give_up_us, terms)
-        if self._copiers:
-            self.send_on(tasks, give_up_us, terms)
+        self._bring_to_results(list(dict.fromkeys(tasks)) if requests else tasks, give_up_us, run)
         return [delivery.result for delivery in deliveries]
 
     def read(self, raw: Any) -> Delivery:
         """Parse and identify one delivery, and find the handlers that take it."""
         return self.reader.read(raw)
 
-    def work_off(self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0) -> None:
+    def work_off(self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0, terms: Terms = USUAL) -> None:
         """Bring deliveries to a result; those that have one are tried again unless it is for good."""
-        self._look_around()
         tasks = [task for delivery in deliveries for task in delivery.tasks if not is_over(task)]
         for task in tasks:
             task.result, task.kept = task.kept, None
         give_up_us = self.clock.monotonic_us() + int(busy_wait_seconds * 1_000_000)
-        self._rounds(tasks, give_up_us, USUAL)
+        self._run(terms, partial(self._bring_to_results, tasks, give_up_us))
+
+    def _bring_to_results(self, tasks: list[Task], give_up_us: int, run: Run) -> None:
+        self._rounds(tasks, give_up_us, run)
         if self._copiers:
-            self.send_on(tasks, give_up_us, USUAL)
+            self._send_on(tasks, give_up_us, run)
+
+    def send_on(self, tasks: list[Task]) -> None:
+        """Send dead letters to wherever they go beside the ledger; what could not be sent has to come again."""
+        self._run(USUAL, partial(self._send_on, tasks, self.clock.monotonic_us()))
 
     def _look_around(self) -> None:
         """See, once for a batch, who is there: handlers and listeners may have come since the last."""
@@ -154,24 +174,24 @@ class Flow:
 
     # --- rounds --------------------------------------------------------------------------------------
 
-    def _concurrency(self, terms: Terms) -> int:
-        return terms.concurrency or self._settings.concurrency
+    def _concurrency(self, run: Run) -> int:
+        return run.terms.concurrency or self._settings.concurrency
 
-    def _must_stop(self, terms: Terms) -> bool:
+    def _must_stop(self, run: Run) -> bool:
         """Tell whether nothing more may be begun."""
-        return self.stopping.is_set() or (terms.until_us is not None and self.clock.monotonic_us() >= terms.until_us)
+        return self.stopping.is_set() or run.is_out_of_time(self.clock)
 
-    def _rounds(self, tasks: list[Task], give_up_us: int, terms: Terms) -> None:
+    def _rounds(self, tasks: list[Task], give_up_us: int, run: Run) -> None:
         """Give every task a result, round by round; those that have one already are looked at for their twins."""
         if all(task.result is not None for task in tasks):
             return
         lines = Lines(tasks, self._as_twin)
         while asked := lines.front:
-            if self._must_stop(terms):
+            if self._must_stop(run):
                 for task in lines.waiting:
                     task.result = stopped(task)
                 return
-            busy = self._round(asked, terms)
+            busy = self._round(asked, run)
             lines.move_up(asked)
             if busy and len(busy) == len(asked) and not self._waited(busy, give_up_us):
                 lines.end(give_up(busy, lines.waiting))
@@ -191,71 +211,66 @@ class Flow:
             self.clock.wait(self.stopping, max(1000, min(soonest_us, POLL_US, left_us)) / 1_000_000)
         return left_us > 0
 
-    def send_on(self, tasks: list[Task], give_up_us: int, terms: Terms) -> None:
-        """Send dead letters to wherever they go beside the ledger; what could not be sent has to come again."""
+    def _send_on(self, tasks: list[Task], give_up_us: int, run: Run) -> None:
         copies = [(task, copy_task(task, copier)) for task in tasks if is_letter(task) for copier in self._copiers]
-        self._rounds([copy for _, copy in copies], give_up_us, terms)
+        self._rounds([copy for _, copy in copies], give_up_us, run)
         for task, copy in copies:
             if not is_over(copy):
                 keep_back(task, copy)
 
-    def _round(self, tasks: list[Task], terms: Terms) -> list[Task]:
+    def _round(self, tasks: list[Task], run: Run) -> list[Task]:
         """Ask for these, work off what was granted, and return what is busy."""
         if not tasks:
             return []
-        answers = self._asking.claim(tasks, alone=len(tasks) == 1)
-        sorted_ = self._sort(tasks, answers)
-        with self._holding(None, terms) as holding:
-            self._work_off(sorted_.granted, holding)
-        return sorted_.busy + self._each_alone(sorted_.apart, terms)
-
-    def _each_alone(self, tasks: list[Task], terms: Terms) -> list[Task]:
-        """Claim by itself, just before its handler starts, each event whose last claim ran out; return what is busy."""
-        busy: list[Task] = []
-        for task in tasks:
-            sorted_ = self._sort([task], self._asking.claim([task], alone=True))
-            with self._holding(None, terms) as holding:
-                self._work_off(sorted_.granted, holding)
-            busy += sorted_.busy
+        sorted_ = self._ask_and_work_off(tasks, run, alone=len(tasks) == 1)
+        busy = sorted_.busy
+        for task in sorted_.apart:  # by itself, just before its handler starts: its last claim ran out
+            busy += self._ask_and_work_off([task], run, alone=True).busy
         return busy
 
-    def _run_ahead(self, ledger: WorksAhead, raws: Sequence[Any], terms: Terms) -> list[Delivery]:
+    def _ask_and_work_off(self, tasks: list[Task], run: Run, *, alone: bool) -> Sorted:
+        with self._holding(None, run) as holding:
+            asked = self._asking.prepared(tasks, alone=alone)
+            holding.asked.append(asked)
+            run.check()
+            sorted_ = self._sort(tasks, asked.answers())
+            self._work_off(sorted_.granted, holding)
+        return sorted_
+
+    def _run_ahead(self, ledger: WorksAhead, raws: Sequence[Any], run: Run) -> list[Delivery]:
         """Read a batch slice by slice, and work off the first task of each event and entity on the way.
 
         What is busy, wants to be alone, or comes second is left without a result, for the rounds that follow.
         """
         deliveries: list[Delivery] = []
         picking = Picking()
-        asked: Asked = deque()
-        with self._holding(ledger, terms) as holding:
-            try:
-                for start in range(0, len(raws), SLICE):
-                    new = [self.reader.read(raw) for raw in raws[start : start + SLICE]]
-                    deliveries += new
-                    every = [task for delivery in new for task in delivery.tasks]
-                    tasks = picking.pick([task for task in every if not (terms.requests and task.unreadable)])
-                    if tasks and not self._must_stop(terms):
-                        asked.append((tasks, self._asking.start(ledger, tasks)))
-                    if len(asked) > 1:
-                        self._work_off_asked(asked, holding)
-                        holding.settling.flush(soon=start + SLICE < len(raws))
-                while asked:
-                    self._work_off_asked(asked, holding)
-                    holding.settling.flush()
-            except BaseException:
-                self._hold_the_rest(asked, holding)
-                raise
+        picked: deque[list[Task]] = deque()
+        with self._holding(ledger, run) as holding:
+            for start in range(0, len(raws), SLICE):
+                new = [self.reader.read(raw) for raw in raws[start : start + SLICE]]
+                deliveries += new
+                every = [task for delivery in new for task in delivery.tasks]
+                tasks = picking.pick([task for task in every if not (run.terms.requests and task.unreadable)])
+                if tasks and not self._must_stop(run):
+                    self._start_to_ask(ledger, tasks, holding)
+                    picked.append(tasks)
+                if len(picked) > 1:
+                    self._work_off_asked(picked.popleft(), holding)
+                    holding.settling.flush(soon=start + SLICE < len(raws))
+            while picked:
+                self._work_off_asked(picked.popleft(), holding)
+                holding.settling.flush()
         return deliveries
 
-    def _work_off_asked(self, asked: Asked, holding: Holding) -> None:
-        tasks, answers = asked.popleft()
-        self._work_off(self._sort(tasks, answers()).granted, holding)
+    def _start_to_ask(self, ledger: WorksAhead, tasks: list[Task], holding: Holding) -> None:
+        asked = self._asking.prepared(tasks)
+        holding.asked.append(asked)
+        holding.run.check()
+        self._asking.start(ledger, asked)
 
-    def _hold_the_rest(self, asked: Asked, holding: Holding) -> None:
-        """See what else was granted, to be given back with the rest."""
-        for tasks, answers in asked:
-            with suppress(LedgerUnavailable):
-                holding.hold(self._sort(tasks, answers()).granted)
+    def _work_off_asked(self, tasks: list[Task], holding: Holding) -> None:
+        holding.run.check()
+        self._work_off(self._sort(tasks, holding.asked[0].answers()).granted, holding)
 
     def _sort(self, tasks: list[Task], answers: list[Answer]) -> Sorted:
         """Look at the answers: what was granted, what must be asked for alone, what is busy. The rest has a result."""
@@ -277,18 +292,18 @@ class Flow:
 
     # --- handle and settle ---------------------------------------------------------------------------
 
-    def _holding(self, ahead: WorksAhead | None, terms: Terms) -> Holding:
+    def _holding(self, ahead: WorksAhead | None, run: Run) -> Holding:
         within_us = int(self._settings.settle_within_seconds * 1_000_000)
         settling = Settling(
-            self.ledger, self.breaker, self.clock, within_us=within_us, report=self._report, ahead=ahead
+            self.ledger, self.breaker, self.clock, run=run, within_us=within_us, report=self._report, ahead=ahead
         )
-        return Holding(self._keeper, settling, self._lease_us, terms)
+        return Holding(self._keeper, settling, self._lease_us, run)
 
     def _work_off(self, tasks: list[Task], holding: Holding) -> None:
         """Give each granted task to its handler, and those that go together in one call."""
         granted = list(zip(tasks, holding.hold(tasks), strict=True))
         groups, alone = gathered(granted) if self._sends_many else ([], granted)
-        concurrency = self._concurrency(holding.terms)
+        concurrency = self._concurrency(holding.run)
         if concurrency == 1 or len(groups) + len(alone) <= 1:
             for group in groups:
                 self._handle_many(group, holding)
@@ -296,33 +311,32 @@ class Flow:
             for task, held in alone:
                 now_us = self._handle(task, held, now_us, holding)
             return
-        with ThreadPoolExecutor(concurrency, "oncebridge-handler") as pool:
-            running: list[Future[Any]] = [pool.submit(self._handle_many, group, holding) for group in groups]
-            running += [pool.submit(self._handle, task, held, None, holding) for task, held in alone]
-            try:
-                wait(running, return_when=FIRST_EXCEPTION)
-            finally:
-                # After a failure no other handler starts; those that run are waited for.
-                pool.shutdown(cancel_futures=True)
-        for handled in running:
-            if not handled.cancelled():
-                handled.result()
+        work = [Handling([held for _, held in one.tasks], partial(self._handle_many, one, holding)) for one in groups]
+        work += [Handling([held], partial(self._handle, task, held, None, holding)) for task, held in alone]
+        run_side_by_side(work, concurrency)
 
     def _handle(self, task: Task, held: Held, started_us: int | None, holding: Holding) -> int:
         """Bring one granted task to its end; return the time then. It starts now, unless that is known already."""
         if started_us is None:
             started_us = self.clock.monotonic_us()
-        if self._must_stop(holding.terms):
+        run, escaping = holding.run, None
+        if self._must_stop(run):
             ended = Ended(outcome=Outcome.RELEASE, reason="stopped before it was tried")
         elif task.bury is not None:
             ended = Ended(outcome=Outcome.DEAD, reason=task.bury)
         else:
             assert task.handler is not None
-            gone = self._work.ran_out(task.handler, held.claim, holding.terms.attempts)
-            if gone is None and not self._keeper.ensure(held, started_us):
-                return started_us  # taken over before it was tried: asked for again in the next round
-            ended = gone or self._give(task, task.handler, held.claim, holding.terms.attempts)
-        return self._end(task, held, ended, started_us, holding)
+            gone = self._work.ran_out(task.handler, held.claim, run.terms.attempts)
+            if gone is None:
+                if not self._keeper.ensure(held, started_us):
+                    return started_us  # taken over before it was tried: asked for again in the next round
+                ended, escaping = self._give(task, task.handler, held, run.terms.attempts)
+            else:
+                ended = gone
+        now_us = self._end(task, held, ended, started_us, holding)
+        if escaping is not None and run.terms.escapes:
+            raise escaping
+        return now_us
 
     def _end(self, task: Task, held: Held, ended: Ended, started_us: int, holding: Holding) -> int:
         """Settle one task as its handler ended; return the time."""
@@ -337,25 +351,27 @@ class Flow:
 
     def _handle_many(self, group: Group, holding: Holding) -> None:
         """Bring several granted tasks of one handler to their ends in one call."""
-        attempts, started_us = holding.terms.attempts, self.clock.monotonic_us()
+        attempts, started_us = holding.run.terms.attempts, self.clock.monotonic_us()
         ready: list[Granted] = []
         for task, held in group.tasks:
-            if self._must_stop(holding.terms) or self._work.ran_out(group.handler, held.claim, attempts) is not None:
+            if self._must_stop(holding.run) or self._work.ran_out(group.handler, held.claim, attempts) is not None:
                 self._handle(task, held, started_us, holding)
             elif self._keeper.ensure(held, started_us):  # otherwise asked for again in the next round
                 ready.append((task, held))
-        if ready:
-            events = [self._event_for(task, held.claim) for task, held in ready]
-            ends = self._work.run_many(group.handler, events, [held.claim for _, held in ready], attempts)
-            now_us = self.clock.monotonic_us()
-            ends = [self.letter_room.checked(task, ended) for (task, _), ended in zip(ready, ends, strict=True)]
-            finished = [finished_as(*one, ended, now_us - started_us) for one, ended in zip(ready, ends, strict=True)]
-            holding.settling.add_together(finished, now_us)
+        if not ready:
+            return
+        events = [self._event_for(task, held.claim) for task, held in ready]
+        ends, escaping = self._work.run_many(group.handler, events, [held.claim for _, held in ready], attempts)
+        now_us = self.clock.monotonic_us()
+        ends = [self.letter_room.checked(task, ended) for (task, _), ended in zip(ready, ends, strict=True)]
+        finished = [finished_as(*one, ended, now_us - started_us) for one, ended in zip(ready, ends, strict=True)]
+        holding.settling.add_together(finished, now_us)
+        if escaping is not None and holding.run.terms.escapes:
+            raise escaping
 
-    def _give(self, task: Task, handler: Handler, claim: Claim, attempts: int | None) -> Ended:
-        if task.copy is not None:
-            return self._work.run(handler, task.copy, claim, None)
-        return self._work.run(handler, self._event_for(task, claim), claim, attempts)
+    def _give(self, task: Task, handler: Handler, held: Held, attempts: int | None) -> Worked:
+        given = self._event_for(task, held.claim) if task.copy is None else task.copy
+        return self._work.run(handler, given, held, attempts if task.copy is None else None)
 
     def _event_for(self, task: Task, claim: Claim) -> Event:
         """Return the event as its handler gets it: its body unchanged, with the claim's token and attempt."""
@@ -381,11 +397,3 @@ class Flow:
             self.telemetry.record(
                 move_of("settled" if ok else "lost", task, reason, outcome=outcome, duration_ms=duration_ms)
             )
-
-
-class Sorted(NamedTuple):
-    """Tasks by what their answers ask for."""
-
-    granted: list[Task]
-    apart: list[Task]
-    busy: list[Task]

@@ -2,54 +2,64 @@
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from oncebridge.errors import LedgerUnavailable
+from oncebridge.errors import OncebridgeError
 from oncebridge.intake.keeper import Held, Keeper
 from oncebridge.intake.settling import Settling
 from oncebridge.intake.tasks import Task, claim_of
 
 if TYPE_CHECKING:
-    from oncebridge.intake.terms import Terms
+    from oncebridge.intake.asking import Asked
+    from oncebridge.intake.runs import Run
 
 
 class Holding:
-    """Claims that are held: kept alive, settled as they end, and given back if it breaks off."""
+    """Claims that are asked for and held: kept alive, settled as they end, and given back if their run breaks off."""
 
-    def __init__(self, keeper: Keeper, settling: Settling, lease_us: int, terms: Terms) -> None:
+    def __init__(self, keeper: Keeper, settling: Settling, lease_us: int, run: Run) -> None:
         """Hold nothing yet."""
-        self.terms = terms
+        self.run = run
+        self.settling = settling
+        self.held: list[Held] = []
+        #: Calls whose answers are not held yet: whatever they were granted is given back, too.
+        self.asked: deque[Asked] = deque()
         self._keeper = keeper
         self._lease_us = lease_us
-        self._held: list[Held] = []
-        self.settling = settling
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is worked on any more."""
+        return self.run.is_over
 
     def hold(self, tasks: list[Task]) -> list[Held]:
-        """Take these in, and keep their claims alive."""
+        """Take in what the first of the calls was granted, and keep these claims alive."""
         helds = [Held(claim_of(task), task.asked_us + self._lease_us) for task in tasks]
         if helds:
-            self._held += helds
-            self._keeper.watch(helds)
+            self.held += helds
+            self._keeper.watch(self)
+        self.asked.popleft()
         return helds
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Begin; should it break off, its run knows what to give back."""
+        self.run.holdings.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Settle what is done; after an error, give back what was not tried. If that fails too, leases run out."""
-        try:
-            if error is None:
-                error = self._finished()
-            if error is not None:
-                self.settling.release(self._held, patiently=isinstance(error, LedgerUnavailable))
-                raise error
-        finally:
-            self._keeper.forget(self._held)
-
-    def _finished(self) -> BaseException | None:
-        try:
+        """Settle what is done, unless its run breaks off."""
+        if error is None:
             self.settling.finish()
-        except BaseException as error:  # noqa: BLE001 - raised again, once the rest was given back
-            return error
-        return None
+            self._keeper.forget(self)
+            self.run.holdings.remove(self)
+
+    def give_back(self, *, patiently: bool) -> None:
+        """Settle what is done, and give back the rest; a handler that still runs elsewhere keeps its claim."""
+        untried = [held.claim for held in self.held if not (held.over or held.runs_elsewhere)]
+        for asked in self.asked:
+            with suppress(OncebridgeError):
+                untried += asked.granted()
+        self.settling.release(untried, patiently=patiently)
+        self._keeper.forget(self)

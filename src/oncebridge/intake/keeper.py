@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from oncebridge import forks
+from oncebridge.clock import Stop
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
+from oncebridge.intake.threads import background, start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from oncebridge.breaker import Breaker
     from oncebridge.claim import Claim
     from oncebridge.clock import Clock
@@ -28,6 +29,28 @@ class Held(msgspec.Struct, eq=False, gc=False):
     started_us: int | None = None
     lost: bool = False
     over: bool = False
+    #: Whether its handler runs in another thread than the batch: an interrupt of the batch does not end it.
+    runs_elsewhere: bool = False
+
+
+class Holds(Protocol):
+    """Who holds claims, for as long as they are to be kept alive."""
+
+    held: list[Held]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is worked on any more."""
+        ...
+
+
+class _Thread:
+    """What ends the thread, and what tells that it has begun and ended."""
+
+    def __init__(self) -> None:
+        self.begun = Stop()
+        self.stop = Stop()
+        self.ended = Stop()
 
 
 class Keeper:
@@ -42,23 +65,45 @@ class Keeper:
         self._clock = clock
         self._lease_us = lease_us
         self._handler_timeout_us = handler_timeout_us
-        self._held: set[Held] = set()
+        #: Changed and copied in one step each, so that no lock is needed.
+        self._watched: set[Holds] = set()
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: _Thread | None = None
+        forks.register(self)
 
-    def watch(self, helds: Iterable[Held]) -> None:
-        """Keep these alive from now on."""
-        with self._lock:
-            self._held.update(helds)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="oncebridge-keeper", daemon=True)
-                self._thread.start()
+    def before_fork(self) -> None:
+        """Do nothing: nothing of it is used in the child."""
 
-    def forget(self, helds: Iterable[Held]) -> None:
-        """Stop keeping these alive."""
+    def after_fork(self, *, in_child: bool) -> None:
+        """Begin anew in the child: its parent's claims are not its own, and the thread is not there."""
+        if in_child:
+            self._watched = set()
+            self._lock = threading.Lock()
+            self._thread = None
+
+    def watch(self, holds: Holds) -> None:
+        """Keep the claims of this one alive from now on, those too that come later."""
+        self._watched.add(holds)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
         with self._lock:
-            self._held.difference_update(helds)
+            if self._thread is not None:
+                return
+            thread = _Thread()
+            try:
+                start([background(self._run, thread, name="oncebridge-keeper")])
+                thread.begun.wait()
+                self._thread = thread
+            except BaseException:  # it may run all the same
+                self._thread = None
+                thread.stop.set()
+                raise
+
+    def forget(self, holds: Holds) -> None:
+        """Stop keeping them alive."""
+        self._watched.discard(holds)
 
     def ensure(self, held: Held, now_us: int) -> bool:
         """Make sure just before its handler starts that a claim still runs; False if it was taken over."""
@@ -69,21 +114,29 @@ class Keeper:
 
     def close(self) -> None:
         """End the thread."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._thread = None
-        self._stop.clear()
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop.set()
+            thread.ended.wait()
 
-    def _run(self) -> None:
-        while not self._clock.wait(self._stop, self._lease_us / 3_000_000):
-            self.tick()
+    def _run(self, thread: _Thread) -> None:
+        thread.begun.set()
+        try:
+            while not self._clock.wait(thread.stop, self._lease_us / 3_000_000):
+                self.tick()
+        finally:
+            thread.ended.set()
 
     def tick(self) -> None:
         """Extend what is held and in time."""
         now_us = self._clock.monotonic_us()
-        with self._lock:
-            due = [held for held in self._held if not (held.lost or held.over or self._timed_out(held, now_us))]
+        due: list[Held] = []
+        for holds in list(self._watched):
+            if holds.is_over:  # and whoever should have said so was interrupted
+                self.forget(holds)
+            else:
+                due += [one for one in list(holds.held) if not (one.lost or one.over or self._timed_out(one, now_us))]
         if due:
             try:
                 self._extend(due)

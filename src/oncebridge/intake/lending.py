@@ -20,7 +20,6 @@ from oncebridge.identity import digest, unreadable_key
 from oncebridge.intake.asking import CLAIM_TRIES, Asking
 from oncebridge.intake.results import Result, reason_for
 from oncebridge.intake.tasks import Delivery, Task, claim_of, is_over, move_of, result_as, result_from, result_of
-from oncebridge.intake.terms import USUAL
 from oncebridge.intake.work import Ended, storable
 from oncebridge.retry import RetryPolicy
 
@@ -145,19 +144,19 @@ class Lending:
         if task.result is None:
             flow.work_off([Delivery(tasks=[task])])  # it is to be a dead letter
         elif is_over(task):
-            flow.send_on([task], flow.clock.monotonic_us(), USUAL)
+            flow.send_on([task])
         return None
 
     def _answer(self, flow: Flow, task: Task, lease_us: int, call: str | None) -> Answer:
         asking = Asking(flow.ledger, flow.breaker, flow.clock, lease_us=lease_us, stopping=flow.stopping)
         if call is None:
-            return asking.claim([task], alone=True)[0]
+            return asking.prepared([task], alone=True).answers()[0]
         # A nonce is good for one lease and the next. So a call is known again while its claim runs, but a client that
         # sends the same after its crash gets a claim of its own, with an attempt that counts.
         turn = flow.clock.now_us() // lease_us
-        (answer,) = asking.claim([task], alone=True, nonce=_nonce(flow.secret, task, call, turn))
+        (answer,) = asking.prepared([task], alone=True, nonce=_nonce(flow.secret, task, call, turn)).answers()
         if answer.verdict is Verdict.BUSY:
-            (answer,) = asking.claim([task], alone=True, nonce=_nonce(flow.secret, task, call, turn - 1))
+            (answer,) = asking.prepared([task], alone=True, nonce=_nonce(flow.secret, task, call, turn - 1)).answers()
         if answer.verdict is Verdict.FRESH:
             # It may have been granted a while ago: the whole lease is what is promised.
             claim = Claim(task.ask, answer.token, answer.attempt)
@@ -202,7 +201,7 @@ class Lending:
             self._record(flow, "settled", task, ended.reason, outcome=ended.outcome, duration_ms=duration_ms)
         task.result = result_as(task, Verdict.FRESH, ended.outcome, ended.reason, again_in_us=ended.again_in_us)
         if ended.outcome is Outcome.DEAD:
-            flow.send_on([task], flow.clock.monotonic_us(), USUAL)
+            flow.send_on([task])
             if not is_over(task):
                 return Settled(ended.outcome, unsent=result_of(task))
         if self._is_news(lent.id, entered=True):

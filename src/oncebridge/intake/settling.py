@@ -14,15 +14,17 @@ import msgspec
 
 from oncebridge.claim import Letter, Outcome, Settlement
 from oncebridge.clock import NEVER
-from oncebridge.errors import LedgerUnavailable
+from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oncebridge.breaker import Breaker
+    from oncebridge.claim import Claim
     from oncebridge.clock import Clock
     from oncebridge.intake.keeper import Held
+    from oncebridge.intake.runs import Run
     from oncebridge.intake.tasks import Task
     from oncebridge.intake.work import Ended
     from oncebridge.ledgers.protocol import Ledger, WorksAhead
@@ -58,17 +60,20 @@ class Settling:
         breaker: Breaker,
         clock: Clock,
         *,
+        run: Run,
         within_us: int,
         report: Callable[[Finished, bool], None],
         ahead: WorksAhead | None = None,
     ) -> None:
-        """Take the ledger and the breaker that learns from it, how long an end may wait, and who is told of it.
+        """Take the ledger and the breaker that learns from it, and the run whose ends these are.
 
-        With `ahead`, ends are on their way while the next handler runs; then only one thread may add them.
+        They may wait for as long as `within_us`, and `report` is told of them. With `ahead`, ends are on their way
+        while the next handler runs; then only one thread may add them.
         """
         self._ledger = ledger
         self._breaker = breaker
         self._clock = clock
+        self._run = run
         self._within_us = within_us
         self._tell = report
         self._ahead = ahead
@@ -112,6 +117,7 @@ class Settling:
             self._waiting = []
 
     def _started(self, ahead: WorksAhead, settlements: list[Settlement], *, soon: bool) -> Callable[[], list[bool]]:
+        self._run.check()
         try:
             return ahead.start_settle(settlements, soon=soon)
         except LedgerUnavailable:
@@ -122,29 +128,38 @@ class Settling:
         self.flush()
         with self._lock:
             while self._under_way:
-                finished, answers = self._under_way.pop(0)
+                finished, answers = self._under_way[0]  # it stays there until its answer is known
+                self._run.check()
                 try:
                     with self._breaker.informed_by(LedgerUnavailable):
                         kept = answers()
                 except LedgerUnavailable:
                     # They wait again, first of all: a repeat that finds its own outcome is fine.
-                    self._waiting = finished + self._waiting
+                    self._wait_again(finished)
                     self._report(self._patiently([one.settlement for one in self._waiting], self._waiting))
                 else:
                     self._report_to(finished, kept)
+                    del self._under_way[0]
 
-    def release(self, helds: list[Held], *, patiently: bool) -> None:
+    def _wait_again(self, finished: list[Finished]) -> None:
+        """Let ends wait first of all whose way is not known; none of them twice."""
+        self._waiting = finished + [one for one in self._waiting if one not in finished]
+        del self._under_way[0]
+
+    def release(self, untried: list[Claim], *, patiently: bool) -> None:
         """Write what waits and give the rest back: once, or patiently if anything waits that was done."""
         with self._lock:
-            for finished, answers in self._under_way:
-                self._collect(finished, answers)
-            self._under_way = []
-            ended = {one.settlement.claim for one in self._waiting}
+            while self._under_way:
+                self._collect(*self._under_way[0])
+            # By event and handler: an interrupt may have left one in two places.
+            ends = {_at(one.settlement.claim): one for one in self._waiting if not one.held.over}
+            self._waiting = list(ends.values())
             settlements = [one.settlement for one in self._waiting]
-            settlements += [
-                Settlement(held.claim, Outcome.RELEASE) for held in helds if not held.over and held.claim not in ended
-            ]
-            with suppress(LedgerUnavailable):
+            rest = {_at(claim): claim for claim in untried}
+            settlements += [Settlement(claim, Outcome.RELEASE) for at, claim in rest.items() if at not in ends]
+            if not settlements:
+                return
+            with suppress(LedgerUnavailable, LedgerRefused):
                 if patiently and self._waiting:
                     kept = self._patiently(settlements, self._waiting)
                 else:
@@ -154,10 +169,11 @@ class Settling:
     def _collect(self, finished: list[Finished], answers: Callable[[], list[bool]]) -> None:
         try:
             kept = answers()
-        except LedgerUnavailable:
-            self._waiting = finished + self._waiting
+        except (LedgerUnavailable, LedgerRefused):
+            self._wait_again(finished)
         else:
             self._report_to(finished, kept)
+            del self._under_way[0]
 
     def _patiently(self, settlements: list[Settlement], done: list[Finished]) -> list[bool]:
         """Try for as long as the leases last: a stop does not end that, since an effect is done."""
@@ -177,6 +193,7 @@ class Settling:
                 attempt += 1
 
     def _once(self, settlements: list[Settlement]) -> list[bool]:
+        self._run.check()
         with self._breaker.informed_by(LedgerUnavailable):
             return self._ledger.settle(settlements)
 
@@ -187,3 +204,7 @@ class Settling:
     def _report_to(self, finished: list[Finished], kept: list[bool]) -> None:
         for one, ok in zip(finished, kept, strict=True):
             self._tell(one, ok)
+
+
+def _at(claim: Claim) -> tuple[bytes, str]:
+    return claim.ask.key, claim.ask.handler

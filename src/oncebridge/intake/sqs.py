@@ -13,6 +13,7 @@ from oncebridge.clock import NEVER
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.intake.messages import InFlight, Message, new_message, wait_us
 from oncebridge.intake.sqs_queue import AT_ONCE, QueueTrouble
+from oncebridge.intake.terms import GOES_ON
 from oncebridge.intake.unwrap import unwrap
 from oncebridge.intake.visibility import Visibility
 from oncebridge.retry import RetryPolicy
@@ -258,7 +259,7 @@ class QueueRun:
         while True:
             asked_us = self._clock.monotonic_us()
             try:
-                self._flow.work_off(deliveries)
+                self._flow.work_off(deliveries, terms=GOES_ON)
             except LedgerUnavailable as error:
                 self._ledger_outage.began(f"{error}; waiting for it", self._clock.monotonic_us())
                 backoff_us = int(_LEDGER_BACKOFF.delay_seconds(attempt) * 1_000_000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -96,6 +96,14 @@ class Picking:
                 picked.append(task)
             events.add(at)
         return picked
+
+
+class Sorted(NamedTuple):
+    """Tasks by what their answers ask for."""
+
+    granted: list[Task]
+    apart: list[Task]
+    busy: list[Task]
 
 
 def as_twin(task: Task, twin: Task) -> Result | None:

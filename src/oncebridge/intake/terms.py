@@ -20,6 +20,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     concurrency: int | None = None
     #: How many deliveries each request brought, in order: the unreadable ones of one are one dead letter.
     requests: tuple[int, ...] = ()
+    #: Whether an error that wants to end more than its handler is raised once it is settled; else it is like any other.
+    escapes: bool = True
 
 
 USUAL: Final = Terms()
+#: For ways in that tell of failures themselves, and go on: one event cannot end them.
+GOES_ON: Final = Terms(escapes=False)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import traceback
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from oncebridge import forks
 from oncebridge.breaker import Open
 from oncebridge.claim import Claim, Outcome
 from oncebridge.discreet import Discreet
 from oncebridge.errors import (
+    BatchOfParent,
     ClaimLost,
     ConfigurationError,
     LedgerRefused,
@@ -23,15 +24,18 @@ from oncebridge.errors import (
     SaysWhy,
 )
 from oncebridge.handlers import SendsMany
+from oncebridge.intake.loop import LoopThread
+from oncebridge.interrupts import is_interrupt
 from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import SettlesInTransaction
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from oncebridge.event import Event
     from oncebridge.handlers import Handler, LetterCopy
+    from oncebridge.intake.keeper import Held
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.retry import RetryPolicy
 
@@ -54,7 +58,15 @@ class Ended(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lost: bool = False
 
 
-_DONE: Final = Ended(outcome=Outcome.DONE, reason="first delivery of this event")
+class Worked(NamedTuple):
+    """What came of a handler's call."""
+
+    ended: Ended
+    #: What the handler raised, if that wants to end more than its call.
+    escaping: BaseException | None = None
+
+
+_WELL: Final = Worked(Ended(outcome=Outcome.DONE, reason="first delivery of this event"))
 
 
 class _HandlerFailed(Exception):
@@ -77,47 +89,53 @@ class Work:
         """Take what calls need."""
         self._ledger = ledger
         self._retry = retry
-        self._loop = _LoopThread(handler_timeout_us / 1_000_000)
+        self.loop = LoopThread(handler_timeout_us / 1_000_000)
 
-    def run(self, handler: Handler, event: Event | LetterCopy, claim: Claim, attempts: int | None) -> Ended:
-        """Call the handler once; `attempts` are as many as whoever delivers gives, if those are fewer than ours."""
-        limit = self._limit(handler, attempts)
+    def run(self, handler: Handler, event: Event | LetterCopy, held: Held, attempts: int | None) -> Worked:
+        """Call the handler once; `attempts` are as many as whoever delivers gives, if those are fewer than ours.
+
+        Raises what is not the handler's failure: interrupts, the ledger's own errors, and everything in a child that
+        the handler has forked.
+        """
+        generation = forks.generation()
         try:
             if handler.wants_transaction:
-                self._call_in_transaction(handler, event, claim)
+                self._call_in_transaction(handler, event, held)
             else:
-                self._call(handler, event)
-                if claim.attempt == 1:
-                    return _DONE  # nearly always
-        except (ClaimLost, Open) as error:
-            return self._untried(handler, claim, error, attempts)
-        except _HandlerFailed as failed:
-            return self._failed(handler, claim, failed.args[0], limit)
-        except (LedgerUnavailable, LedgerRefused) as error:
-            if handler.wants_transaction:
-                raise  # the ledger's own: the handler has done nothing wrong
-            return self._failed(handler, claim, error, limit)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            return self._failed(handler, claim, error, limit)
-        return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt), settled=handler.wants_transaction)
+                self._call(handler, event, held)
+        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its failure, with few exceptions
+            return self._worked(handler, held.claim, _own_error(raised, handler, generation), attempts)
+        if forks.generation() != generation:
+            raise BatchOfParent
+        if held.claim.attempt == 1 and not handler.wants_transaction:
+            return _WELL  # nearly always
+        return self._worked(handler, held.claim, None, attempts)
 
     def run_many(
         self, handler: Handler, events: Sequence[Event], claims: Sequence[Claim], attempts: int | None
-    ) -> list[Ended]:
+    ) -> tuple[list[Ended], BaseException | None]:
         """Give several events to a handler that takes them together; what it says of each is that one's own end."""
         assert isinstance(handler.function, SendsMany)
+        generation = forks.generation()
+        errors: Sequence[BaseException | None]
         try:
-            errors: Sequence[BaseException | None] = handler.function.send_many(events)
+            errors = handler.function.send_many(events)
             if len(errors) != len(events):
                 raise TypeError(f"send_many was given {len(events)} events, and told of {len(errors)}")  # noqa: TRY301
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            errors = [error] * len(events)
-        return [self._ended(handler, claim, error, attempts) for claim, error in zip(claims, errors, strict=True)]
+        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its failure, with few exceptions
+            errors = [_own_error(raised, handler, generation)] * len(events)
+        if forks.generation() != generation:
+            raise BatchOfParent
+        ends = [self._ended(handler, claim, error, attempts) for claim, error in zip(claims, errors, strict=True)]
+        return ends, next((error for error in errors if _escaping(error) is not None), None)
+
+    def _worked(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Worked:
+        return Worked(self._ended(handler, claim, error, attempts), _escaping(error))
 
     def _ended(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Ended:
         if error is None:
-            return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt))
-        if isinstance(error, Open):
+            return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt), settled=handler.wants_transaction)
+        if isinstance(error, (ClaimLost, Open)):
             return self._untried(handler, claim, error, attempts)
         return self._failed(handler, claim, error, self._limit(handler, attempts))
 
@@ -126,24 +144,26 @@ class Work:
             return inf
         return self._retry.attempts if attempts is None else min(attempts, self._retry.attempts)
 
-    def _call(self, handler: Handler, event: Event | LetterCopy, **transaction: Any) -> None:
+    def _call(self, handler: Handler, event: Event | LetterCopy, held: Held, **transaction: Any) -> None:
         result = handler.function(event, **transaction)
         if result is not None and inspect.isawaitable(result):
-            self._loop.run(result)
+            self.loop.run(result, held)
 
-    def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, claim: Claim) -> None:
+    def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, held: Held) -> None:
         assert isinstance(self._ledger, SettlesInTransaction)
-        loan = self._ledger.transaction(claim)
+        generation, loan = forks.generation(), self._ledger.transaction(held.claim)
         try:
-            with loan as transaction:
+            with _Transaction(loan) as transaction:
                 try:
-                    self._call(handler, event, transaction=transaction)
+                    self._call(handler, event, held, transaction=transaction)
                 except Open:
                     raise  # nothing was tried, as outside of a transaction
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
+                    if is_interrupt(error):
+                        raise
                     raise _HandlerFailed(error) from error
         finally:
-            if isinstance(loan, Loan):
+            if isinstance(loan, Loan) and forks.generation() == generation:
                 loan.close()  # nothing is left to do, unless a signal struck in `with` itself
 
     def _untried(self, handler: Handler, claim: Claim, error: ClaimLost | Open, attempts: int | None) -> Ended:
@@ -183,7 +203,7 @@ class Work:
 
     def close(self) -> None:
         """End the event loop, if one was needed."""
-        self._loop.close()
+        self.loop.close()
 
 
 def storable(text: str) -> str:
@@ -195,54 +215,42 @@ def _attempt(attempt: int) -> str:
     return "first delivery of this event" if attempt == 1 else f"done at attempt {attempt}"
 
 
-class _Escaped(msgspec.Struct, frozen=True):
-    """An error that wants to end more than its handler."""
+def _own_error(raised: BaseException, handler: Handler, generation: int) -> BaseException:
+    """Return the error that a handler failed with; raise what is not its own."""
+    error = raised.args[0] if isinstance(raised, _HandlerFailed) else raised
+    if forks.generation() != generation:
+        # In a child that it has forked: whatever wants to end that process may, all else is the parent's to find out.
+        if isinstance(error, Exception):
+            raise BatchOfParent from error
+        raise error
+    if handler.wants_transaction and raised is error and isinstance(error, (LedgerUnavailable, LedgerRefused)):
+        raise error  # the ledger's own: the handler has done nothing wrong
+    if not isinstance(error, Exception) and is_interrupt(error):
+        raise error
+    return error
 
-    error: BaseException
+
+def _escaping(error: BaseException | None) -> BaseException | None:
+    """Return an error that wants to end more than its handler: once it is settled it goes on."""
+    return None if isinstance(error, Exception) else error
 
 
-class _LoopThread:
-    """One event loop in a thread of its own, for `async def` handlers: callers may have a loop already."""
+#: Transactions that a handler has forked in, kept in the child for ever: to end one is the parent's right.
+_OF_PARENTS: Final[list[AbstractContextManager[Any]]] = []
 
-    def __init__(self, timeout_seconds: float) -> None:
-        self._timeout_seconds = timeout_seconds
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
 
-    def run(self, awaitable: Awaitable[Any]) -> Any:
-        import asyncio  # only where a handler is async: it is a tenth of a cold start
+class _Transaction:
+    """A ledger's transaction, which a child that its handler has forked neither commits nor rolls back."""
 
-        async def caught() -> Any:
-            # Left alone, these two would end the loop itself, and whoever waits for it would wait for ever.
-            try:
-                return await awaitable
-            except (SystemExit, KeyboardInterrupt) as error:
-                return _Escaped(error)
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager = manager
+        self._generation = forks.generation()
 
-        async def bounded() -> Any:
-            return await asyncio.wait_for(caught(), self._timeout_seconds)
+    def __enter__(self) -> Any:
+        return self._manager.__enter__()
 
-        result = asyncio.run_coroutine_threadsafe(bounded(), self._started()).result()
-        if isinstance(result, _Escaped):
-            raise result.error
-        return result
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        import asyncio
-
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="oncebridge-async", daemon=True)
-                self._thread.start()
-            return self._loop
-
-    def close(self) -> None:
-        with self._lock:
-            if self._loop is None or self._thread is None:
-                return
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-            self._loop = self._thread = None
+    def __exit__(self, *raised: Any) -> None:  # noqa: PYI036 - handed on as it is
+        if forks.generation() == self._generation:
+            self._manager.__exit__(*raised)
+        else:
+            _OF_PARENTS.append(self._manager)

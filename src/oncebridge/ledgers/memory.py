@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
+from oncebridge import forks
 from oncebridge.claim import SETTLED, Call, Status, decide_claim, decide_extend, decide_settle
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused
@@ -33,10 +34,20 @@ class MemoryLedger:
         self.entities: dict[bytes, Entity] = {}
         self.letters: dict[tuple[bytes, str], Letter] = {}
         self._asks: dict[tuple[bytes, str], Ask] = {}
+        self._unwritten: tuple[Ask, Record | None, Entity | None, Letter | None] | None = None
+        forks.register(self)
 
     def __repr__(self) -> str:
         """Show how much is remembered."""
         return f"<MemoryLedger {len(self.records)} events, {len(self.entities)} entities, {len(self.letters)} dead>"
+
+    def before_fork(self) -> None:
+        """Do nothing: whatever is half written is finished in the child."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on in the child with a copy of everything, and a lock that nobody holds."""
+        if in_child:
+            self._lock = threading.Lock()
 
     @classmethod
     def from_url(cls, url: str, *, retention_us: int = 0) -> Self:  # noqa: ARG003 - memory:// has nothing to say
@@ -58,6 +69,7 @@ class MemoryLedger:
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
         """Decide each ask on the records as the ones before left them."""
         with self._lock:
+            self._finish_writing()
             call = Call(nonce, lease_us, self._clock.now_us())
             return [self._claim(ask, call) for ask in asks]
 
@@ -69,6 +81,7 @@ class MemoryLedger:
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
         with self._lock:
+            self._finish_writing()
             call = Call(b"", lease_us, self._clock.now_us())
             return [self._extend(claim, call) for claim in claims]
 
@@ -81,6 +94,7 @@ class MemoryLedger:
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
         with self._lock:
+            self._finish_writing()
             now_us = self._clock.now_us()
             return [self._settle(settlement, now_us) for settlement in settlements]
 
@@ -88,27 +102,38 @@ class MemoryLedger:
         ask = settlement.claim.ask
         at = (ask.key, ask.handler)
         kept, record, entity = decide_settle(settlement, self.records.get(at), self._entity(ask), now_us)
-        self._write(ask, record, entity)
-        if record is not None and settlement.letter is not None:
-            self.letters[at] = settlement.letter
+        self._write(ask, record, entity, settlement.letter)
         return kept
 
     def _entity(self, ask: Ask) -> Entity | None:
         return None if ask.entity is None else self.entities.get(ask.entity)
 
-    def _write(self, ask: Ask, record: Record | None, entity: Entity | None) -> None:
+    def _write(self, ask: Ask, record: Record | None, entity: Entity | None, letter: Letter | None = None) -> None:
+        # Noted in one step, and forgotten when it is written: what an interrupt or a fork cuts short is written by the
+        # next call.
+        self._unwritten = ask, record, entity, letter
+        self._finish_writing()
+
+    def _finish_writing(self) -> None:
+        if self._unwritten is None:
+            return
+        ask, record, entity, letter = self._unwritten
         at = (ask.key, ask.handler)
         if record is not None:
-            self.records[at] = record
             self._asks.setdefault(at, ask)
-            if not record.letter:
+            self.records[at] = record
+            if letter is not None:
+                self.letters[at] = letter
+            elif not record.letter:
                 self.letters.pop(at, None)
         if entity is not None and ask.entity is not None:
             self.entities[ask.entity] = entity
+        self._unwritten = None
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's records, with what dead letters hold."""
         with self._lock:
+            self._finish_writing()
             return [self._entry(at, raw=True) for at in self.records if at[0] == key]
 
     def scan(self, query: Query) -> Iterator[Entry]:

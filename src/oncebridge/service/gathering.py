@@ -251,7 +251,13 @@ class Gathering:
         requests = tuple([len(bundle.todo) for bundle in batch.bundles])
         if len(raws) == len(requests):
             requests = ()  # nearly always: each brought one
-        terms = Terms(until_us=until_us, busy_wait_seconds=0, concurrency=batch.concurrency, requests=requests)
+        terms = Terms(
+            until_us=until_us,
+            busy_wait_seconds=0,
+            concurrency=batch.concurrency,
+            requests=requests,
+            escapes=False,
+        )
         try:
             batch.results = flow.run(raws, terms)
         finally:

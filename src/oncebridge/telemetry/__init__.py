@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge.interrupts import was_raised_by_signal
 from oncebridge.visible import visible, visible_json
 
 if TYPE_CHECKING:
@@ -117,7 +118,9 @@ class Telemetry:
         for observer in self._observers:
             try:
                 observer(move)
-            except Exception:
+            except Exception as error:
+                if was_raised_by_signal(error):
+                    raise  # meant for more than the observer that it struck
                 logger.exception("an observer failed; the event is not affected")
 
     def warn(self, message: str, **fields: object) -> None:

@@ -6,6 +6,7 @@ import threading
 from typing import Final
 
 from oncebridge.clock import Clock
+from oncebridge.intake.side_by_side import THREADS
 
 START_US: Final = 1_767_225_600_000_000  # 2026-01-01
 _LOOK_SECONDS: Final = 0.001
@@ -14,8 +15,8 @@ _LOOK_SECONDS: Final = 0.001
 class ManualClock:
     """Stands still until it is moved; whoever waits moves it instead of sleeping.
 
-    Background threads (daemons, such as the one that keeps claims alive) have no say over time: they wait until
-    somebody else has moved it far enough. Otherwise one of them alone would let the years fly by.
+    Background threads (daemons that run no handlers, such as the one that keeps claims alive) have no say over time:
+    they wait until somebody else has moved it far enough. Otherwise one of them alone would let the years fly by.
     """
 
     def __init__(self, now_us: int = START_US) -> None:
@@ -47,7 +48,8 @@ class ManualClock:
         """Let that much time pass at once, unless `stop` is set; return whether it is."""
         if stop.is_set():
             return True
-        if threading.current_thread().daemon:
+        thread = threading.current_thread()
+        if thread.daemon and not thread.name.startswith(THREADS):
             return self._wait_for_others(stop, self.now_us() + round(seconds * 1_000_000))
         self.advance(max(0.0, seconds))
         return stop.is_set()

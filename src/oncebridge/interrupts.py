@@ -1,0 +1,34 @@
+"""Which exceptions are nobody's failure: Ctrl-C, and whatever a signal's handler raises in the middle of other code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tell whether somebody outside wants an end: not the code that the exception came out of."""
+    return isinstance(error, KeyboardInterrupt) or was_raised_by_signal(error)
+
+
+def was_raised_by_signal(error: BaseException) -> bool:
+    """Tell whether a signal's handler raised it: that may strike anywhere, and means more than what was struck."""
+    trace = error.__traceback__
+    while trace is not None:
+        if _handles_signal(trace.tb_frame):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _handles_signal(frame: FrameType) -> bool:
+    """Tell whether a function is called for a signal: it alone is given the very frame that it interrupts."""
+    interrupted = frame.f_back
+    if interrupted is None:
+        return False
+    for value in frame.f_locals.values():
+        if value is interrupted or (type(value) is tuple and any(one is interrupted for one in value)):
+            return True
+    return False
