@@ -12,7 +12,7 @@ import msgspec
 
 from oncebridge.claim import Outcome
 from oncebridge.discreet import Discreet
-from oncebridge.intake.unwrap import unwrap
+from oncebridge.intake.request_body import TooMany, deliveries_in
 from oncebridge.intake.work import AGAIN_SECONDS_MAX
 from oncebridge.settings import TOP
 from oncebridge.settings.checks import Check, number
@@ -204,10 +204,11 @@ def read_delivery(event: msgspec.Raw) -> bytes:
             data = msgspec.json.decode(data, type=str).encode()
     elif data[:1] not in (b"{", b"["):
         raise Wrong(_expected("event"))
-    deliveries = unwrap(data, 2)
-    if len(deliveries) != 1:
-        raise Wrong("event: holds several deliveries; claim them one by one")
-    return deliveries[0]
+    try:
+        (delivery,) = deliveries_in(data, 1)
+    except TooMany:
+        raise Wrong("event: holds several deliveries; claim them one by one") from None
+    return delivery
 
 
 def read_ended_delivery(request: SettleRequest) -> bytes | None:
