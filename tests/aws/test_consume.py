@@ -994,6 +994,29 @@ def test_a_stop_under_load_lets_handlers_finish_and_hands_the_rest_back(queue, c
     assert queue.is_empty
 
 
+PROGRAM = """
+import hooks
+from oncebridge import Bridge, Settings
+
+bridge = Bridge("sqlite:///program.db", settings=Settings(concurrency=2))
+bridge.on("v2.detail.events.conversation.{id}.acw", name="crm")(hooks.note)
+"""
+
+
+def test_a_bridge_is_taken_with_its_names_and_topics(queue, cli, ministack):
+    """`consume` gives events to the handlers of a program's bridge, on its ledger; other topics are unhandled."""
+    (cli.folder / "program.py").write_text(PROGRAM)
+    events = facts(3)
+    queue.send(*events, *states(2))
+    arguments = ("--handler", "program:bridge", "--json", "--poll-seconds", "1", "--until-empty")
+    ran = cli.start("consume", queue.url, *arguments, **ministack.environment).finish()
+    assert ran.code == 0
+    assert ran.one == {**ran.one, "received": 5, "processed": 3, "unhandled": 2, "balanced": True}
+    assert {event["handler"] for event in cli.events("program.db")} == {"crm"}
+    assert cli.effects() == dict.fromkeys(map(str, marks(events)), 1)
+    assert queue.is_empty
+
+
 def test_a_second_signal_ends_it_at_once(queue, cli, start):
     """Whoever cannot wait for a handler sends the signal twice."""
     queue.send(*facts(1))

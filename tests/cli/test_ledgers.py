@@ -113,6 +113,44 @@ def test_letters_are_listed_shown_redriven_and_discarded(cli, ledgers, url, fact
     assert sum(cli.effects().values()) == 1
 
 
+PROGRAM = '''\
+"""A bridge on the ledger under test; its handlers fail, or are not there yet, as the environment says."""
+
+import os
+
+import hooks
+from oncebridge import Bridge, Settings
+
+bridge = Bridge(os.environ["URL"], settings=Settings(unhandled="dead"))
+names = os.environ.get("NAMES", "").split()
+for name in names:
+    bridge.on("v2.users.{id}.routingStatus", name=name)(hooks.note)
+take = hooks.refuse if os.environ.get("BROKEN") else hooks.note
+bridge.on("v2.detail.events.conversation.{id}.acw", name="crm")(take)
+'''
+
+
+def test_letters_go_to_the_handlers_that_they_are_for(cli, ledgers, url, facts):
+    """Named handlers get their own letters back, and what no handler took goes to each that takes it by now, once."""
+    (cli.folder / "program.py").write_text(PROGRAM)
+    state = payloads.routing_status("IDLE", payloads.TIME_MS)
+    cli.write("in.jsonl", [*facts(2, start=50), state])
+
+    def run(*arguments, **environment):
+        return ledgers.run(*arguments, "--handler", "program:bridge", "--json", URL=url, **environment)
+
+    books = run("process", "in.jsonl", BROKEN="1").one
+    assert (books["dead"], books["unhandled"], books["balanced"]) == (2, 1, True)
+    first = run("dead", "redrive", "--all")
+    assert (first.code, Counter(one["verdict"] for one in first.items)) == (2, {"fresh": 2, "unhandled": 1})
+    second = run("dead", "redrive", "--all", NAMES="one two")
+    assert (second.code, [one["outcome"] for one in second.items]) == (0, ["done"])
+    assert run("dead", "list").items == []
+    assert sorted(cli.effects().values()) == [1, 1, 2]
+    again = run("process", "in.jsonl", NAMES="one two").one
+    assert (again["redelivery"], sorted(cli.effects().values())) == (3, [1, 1, 2])
+
+
 def test_an_event_is_found_by_key_by_file_and_by_conversation(cli, ledgers, url):
     """`find` knows an event by its key, by its file, and what is unfinished of its conversation."""
     cli.write("in.jsonl", [payloads.envelope(payloads.ACW, {"conversationId": "call-77"})])
