@@ -11,12 +11,11 @@ from rich.text import Text
 
 from oncebridge.bridge import Bridge
 from oncebridge.cli.output import results, say, write_json
-from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, bridge_for
+from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, bridge_for, is_unnamed
 from oncebridge.diagnosis.explain import Explanation
 from oncebridge.diagnosis.explain import explain as explain_one
 from oncebridge.errors import Unreadable
 from oncebridge.intake.file import read_deliveries
-from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.settings import DEFAULT_LEDGER
 from oncebridge.topics import Profiles
 from oncebridge.visible import visible
@@ -49,8 +48,7 @@ def explain(
 
 def _secret(bridge: Bridge) -> bytes:
     """Take the ledger's own secret where there is a ledger, so that keys are the ones it keeps."""
-    ledger, unnamed = bridge.ledger, bridge.settings.ledger == DEFAULT_LEDGER
-    if not (unnamed and isinstance(ledger, SQLiteLedger) and not Path(ledger.path).exists()):
+    if not is_unnamed(bridge) or Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).exists():
         with bridge:
             return bridge.open().secret
     if bridge.settings.secret is None:

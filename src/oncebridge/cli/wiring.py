@@ -88,9 +88,16 @@ def ledger_kind(bridge: Bridge) -> str:
     return kind_of(bridge.ledger, bridge.settings.ledger)
 
 
+def is_unnamed(bridge: Bridge) -> bool:
+    """Tell whether a bridge has the ledger that is taken where nobody names one."""
+    ledger = bridge.ledger
+    there = isinstance(ledger, SQLiteLedger) and DEFAULT_LEDGER.endswith(f"/{ledger.path}")
+    return there and bridge.settings.ledger == DEFAULT_LEDGER
+
+
 def say_which_ledger(bridge: Bridge) -> None:
     """Name the ledger where nobody has chosen one."""
-    if bridge.settings.ledger == DEFAULT_LEDGER and isinstance(bridge.ledger, SQLiteLedger):
+    if is_unnamed(bridge):
         say(f"ledger: {DEFAULT_LEDGER} (see --ledger)")
 
 
