@@ -235,3 +235,27 @@ def test_no_ledger_no_promise(handlers):
     (only,) = installation.no_promises([])
     assert (only.handler, only.promise) == ("any handler", "none")
     assert "nothing is lost" in only.sentence
+
+
+def test_a_secret_that_may_be_forgotten_is_not_good_and_breaks_what_rests_on_keys():
+    """Where the ledger may forget its own secret, keys may change: no receiver knows an event by the old one."""
+    assert installation.secret(given=True, forgettable=True).level is Level.GOOD
+    assert installation.secret(given=False).level is Level.GOOD
+    found = installation.secret(given=False, forgettable=True)
+    assert found.level is Level.WARNING
+    assert "secret_file" in found.fix
+    rows = Sent(EXACTLY_ONCE, "it keeps keys", whatever_the_ledger=True)
+    sinks = with_sinks(rows=rows, crm=Sent(EFFECTIVELY_ONCE, "its key is honoured"))
+    for name, level in (("rows", EXACTLY_ONCE), ("crm", EFFECTIVELY_ONCE)):
+        broken = promised(found, handlers=sinks)[name]
+        assert broken.promise == AT_LEAST_ONCE
+        assert broken.sentence.startswith(f"{name}: at least once, not {level}, because the ledger may forget")
+    assert all("effectively" not in promise.sentence for promise in promised(found).values())
+
+
+def test_letters_that_only_a_forgetful_ledger_keeps_are_warned_of():
+    """Nobody delivers a dead letter again, so one that must last is sent on."""
+    assert installation.dead_letters(elsewhere=True).level is Level.GOOD
+    found = installation.dead_letters(elsewhere=False)
+    assert found.level is Level.WARNING
+    assert "dead_letter_queue" in found.fix

@@ -330,6 +330,22 @@ def test_a_server_named_by_redis_host(cli, own_valkey):
         assert sorted(client.keys()) == before
 
 
+def test_a_redis_is_not_called_good_where_it_would_forget_secret_and_letters(cli, own_valkey):
+    """Without a secret of one's own and a queue for letters it warns of both, and promises at least once alone."""
+    named = {"ONCEBRIDGE_LEDGER": own_valkey.url, "DOWNSTREAM_URL": "https://crm.example/events"}
+    ran = cli("doctor", "--json", **named)
+    assert ran.code == 0, ran
+    assert {by_subject(ran)[subject]["level"] for subject in ("secret", "dead letters")} == {"warning"}
+    (promise,) = ran.one["promises"]
+    assert promise["promise"] == "at least once", ran
+    with own_valkey.client() as client:
+        client.flushall()
+    ran = cli("doctor", "--json", ONCEBRIDGE_SECRET="kept elsewhere, for as long as the keys", **named)
+    assert by_subject(ran)["secret"]["level"] == "good", ran
+    (promise,) = ran.one["promises"]
+    assert promise["promise"] == "effectively once", ran
+
+
 def test_a_server_that_evicts_is_wrong(cli, own_valkey):
     """A server that forgets when its memory is full is wrong, with the setting to change."""
     with own_valkey.client() as client:

@@ -49,6 +49,8 @@ _WRITES_IN: Final = {
 _NAMELESS: Final = "the handler without a name"
 _DOWNSTREAM: Final = "downstream_url"
 _RETENTION: Final = "retention"
+_SECRET: Final = "secret"  # noqa: S105 - a subject
+_DEAD_LETTERS: Final = "dead letters"
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,10 +113,29 @@ def latency(round_trips_us: Sequence[int], lease_seconds: float) -> Finding:
     return good("latency", found)
 
 
-def secret(*, given: bool) -> Finding:
+def secret(*, given: bool, forgettable: bool = False) -> Finding:
     """Say which secret the keys are made with; that it is the right one has been checked by opening."""
-    found = "from the settings, the one that the ledger was first opened with" if given else "the ledger keeps its own"
-    return good("secret", found)
+    if given:
+        return good(_SECRET, "from the settings, the one that the ledger was first opened with")
+    if not forgettable:
+        return good(_SECRET, "the ledger keeps its own")
+    return warning(
+        _SECRET,
+        "the ledger keeps its own, and forgets it together with everything else",
+        "set secret_file or ONCEBRIDGE_SECRET; a ledger that has made its own needs another ?name= for that",
+        weakens="the ledger may forget the secret that keys are made with, and then an event has another key",
+    )
+
+
+def dead_letters(*, elsewhere: bool) -> Finding:
+    """Judge where dead letters are, for a ledger that may forget everything: nobody delivers them again."""
+    if elsewhere:
+        return good(_DEAD_LETTERS, "sent on, so they are kept where the ledger cannot forget them")
+    return warning(
+        _DEAD_LETTERS,
+        "kept by the ledger alone, which may forget them in a crash or a failover",
+        "set dead_letter_queue for letters that must last",
+    )
 
 
 def permissions(error: str | None) -> Finding:
@@ -250,7 +271,8 @@ def _promise(handler: str, scheme: str, findings: Sequence[Finding], *, exact: b
     if not exact:
         crash = "a crash between its effect and the end of its claim repeats the effect"
         why = f"because {_joined([crash, *weakened_by])}"
-        why += "; effectively once where the receiver honours event.key as an idempotency key"
+        if not _keys_may_change(findings):
+            why += "; effectively once where the receiver honours event.key as an idempotency key"
     elif broken:
         why = f"not exactly once in spite of its transaction, because {_joined(weakened_by)}"
     else:
@@ -263,18 +285,24 @@ def _promise(handler: str, scheme: str, findings: Sequence[Finding], *, exact: b
 
 def _sink_promise(name: str, sink: SinkPromise, findings: Sequence[Finding], own: Sequence[Finding]) -> Promise:
     """Join what a sink says of itself with what was found there, and at the ledger where that matters to it."""
-    if sink.whatever_the_ledger:  # but it remembers no longer than the ledger does
-        findings = [one for one in findings if one.subject == _RETENTION]
+    if sink.whatever_the_ledger:  # but it remembers no longer than the ledger does, and knows events by their keys
+        findings = [one for one in findings if one.subject in (_RETENTION, _SECRET)]
     matter = [one for one in (*findings, *own) if one.weakens]
     weakened_by = [one.weakens for one in matter]
     broken = sink.level == EXACTLY_ONCE and any(one.level is Level.WRONG for one in matter)
+    broken = broken or (sink.level != AT_LEAST_ONCE and _keys_may_change(findings))
     why = f"because {sink.why}"
     if broken:
-        why = f"not exactly once, because {_joined(weakened_by)}"
+        why = f"not {sink.level}, because {_joined(weakened_by)}"
     elif weakened_by:
         why += f"; not beyond doubt, because {_joined(weakened_by)}"
     level = AT_LEAST_ONCE if broken else sink.level
     return Promise(handler=name, promise=level, weakened_by=weakened_by, sentence=f"{name}: {level}, {why}")
+
+
+def _keys_may_change(findings: Sequence[Finding]) -> bool:
+    """Tell whether an event may get another key: then no receiver knows it by the one that it has seen."""
+    return any(one.subject == _SECRET and one.weakens for one in findings)
 
 
 def _joined(reasons: Sequence[str]) -> str:
