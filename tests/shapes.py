@@ -72,13 +72,29 @@ def topic_record(body):
         "EventSource": "aws:sns",
         "EventVersion": "1.0",
         "EventSubscriptionArn": "arn:aws:sns:eu-west-2:210987654321:events:1",
-        "Sns": {"Type": "Notification", "MessageId": "notification-0", "Subject": None, "Message": body},
+        "Sns": signed(body),
     }
 
 
 def notification(body):
     """Write a notification as a topic sends it to a queue."""
-    return json.dumps({"Type": "Notification", "MessageId": "notification-0", "Message": body, "Signature": "AAAA"})
+    return json.dumps(signed(body))
+
+
+def signed(body):
+    """Write a notification with everything that a topic writes around a message."""
+    return {
+        "Type": "Notification",
+        "MessageId": "notification-0",
+        "TopicArn": "arn:aws:sns:eu-west-2:210987654321:events",
+        "Subject": None,
+        "Message": body,
+        "Timestamp": "2025-06-02T10:30:00.310Z",
+        "SignatureVersion": "1",
+        "Signature": "AAAA",
+        "SigningCertURL": "https://sns.eu-west-2.amazonaws.com/SimpleNotificationService.pem",
+        "UnsubscribeURL": "https://sns.eu-west-2.amazonaws.com/?Action=Unsubscribe",
+    }
 
 
 def given_up(event):
@@ -86,7 +102,12 @@ def given_up(event):
     return {
         "version": "1.0",
         "timestamp": "2025-06-02T10:35:00.000Z",
-        "requestContext": {"condition": "RetriesExhausted", "approximateInvokeCount": 3},
+        "requestContext": {
+            "requestId": "request-0",
+            "functionArn": "arn:aws:lambda:eu-west-2:210987654321:function:events:$LATEST",
+            "condition": "RetriesExhausted",
+            "approximateInvokeCount": 3,
+        },
         "requestPayload": event,
         "responseContext": {"statusCode": 200, "functionError": "Unhandled"},
         "responsePayload": {"errorMessage": "no luck", "errorType": "NotAcknowledged"},

@@ -7,11 +7,28 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from oncebridge import Bridge
+from oncebridge import Bridge, Settings
 from oncebridge.intake.file import FileRun, read_deliveries
 from oncebridge.intake.unwrap import NESTING_MAX, unwrap, unwrap_parsed
 from payloads import PRESENCE, envelope
-from shapes import encoded, every_shape, message, not_transformed, piped_stream_record, records, stream_record, trees
+from shapes import (
+    balancer_request,
+    encoded,
+    every_shape,
+    gateway_request,
+    given_up,
+    message,
+    not_transformed,
+    piped_stream_record,
+    records,
+    signed,
+    stream_record,
+    topic_record,
+    transformation,
+    trees,
+    url_request,
+    with_metadata,
+)
 
 #: An event with fields that are called like a wrapper's.
 EVENT = envelope(
@@ -35,31 +52,90 @@ def test_each_shape_holds_the_event_when_it_was_parsed_already(shape):
     assert (json.loads(delivery) if isinstance(delivery, bytes) else delivery) == EVENT
 
 
-@pytest.mark.parametrize(
-    "wrapper",
-    [
-        {"Records": [EVENT]},
-        {"records": [{"data": encoded(TEXT)}]},
-        {"rawData": encoded(TEXT), "errorCode": "Lambda.FunctionError"},
-        {"requestPayload": EVENT},
-        {"requestContext": {}, "body": TEXT},
-        {"httpMethod": "POST", "body": TEXT},
-        {"messageId": "m", "body": TEXT},
-        {"eventSource": "aws:sqs", "body": TEXT},
-        {"Type": "Notification", "Message": TEXT},
-        {"Sns": {"Message": TEXT}},
-        {"kinesis": {"data": encoded(TEXT)}},
-        {"data": encoded(TEXT), "sequenceNumber": "1", "partitionKey": "k"},
-        {"SystemMetadata": {}, "Data": EVENT},
-    ],
-)
-def test_a_wrapper_is_known_by_little(wrapper):
-    """What people cut out of a log to try it again holds the event still."""
-    for tree in (wrapper, [wrapper], [json.dumps(wrapper)]):
+#: What only AWS writes, of each shape: without any one of these it is no wrapper.
+WRITTEN_BY_AWS = {
+    "message": (message(TEXT), ["receiptHandle", "md5OfBody", "eventSource", "body"]),
+    "stream": (stream_record(TEXT), ["kinesis", "eventSource", "eventID", "eventSourceARN"]),
+    "piped stream": (
+        piped_stream_record(TEXT),
+        ["data", "sequenceNumber", "partitionKey", "eventSource", "eventID", "eventSourceARN"],
+    ),
+    "topic": (topic_record(TEXT), ["EventSource", "EventSubscriptionArn", "Sns"]),
+    "notification": (
+        signed(TEXT),
+        ["Type", "MessageId", "TopicArn", "Timestamp", "SignatureVersion", "Signature"],
+    ),
+    "destination": (given_up(EVENT), ["version", "timestamp", "requestContext", "requestPayload"]),
+    "Firehose": (transformation(TEXT), ["invocationId", "deliveryStreamArn", "records"]),
+    "Firehose's bucket": (
+        not_transformed(TEXT),
+        ["attemptsMade", "arrivalTimestamp", "attemptEndingTimestamp", "errorCode", "rawData"],
+    ),
+    "custom bus": (with_metadata(EVENT), ["SystemMetadata", "Data"]),
+    "function URL": (url_request(TEXT), ["version", "routeKey", "rawPath", "requestContext", "body"]),
+    "API Gateway": (gateway_request(TEXT), ["resource", "path", "httpMethod", "requestContext", "body"]),
+    "load balancer": (balancer_request(TEXT), ["path", "httpMethod", "requestContext", "body"]),
+    "records": ({**records(message(TEXT)), "window": {}}, ["Records"]),
+}
+
+
+@pytest.mark.parametrize("shape", WRITTEN_BY_AWS)
+def test_a_wrapper_needs_all_that_aws_writes(shape):
+    """A wrapper is one with everything by which it is known, and none without any single one of that."""
+    whole, fields = WRITTEN_BY_AWS[shape]
+    for tree in (whole, [whole], [json.dumps(whole)]):
         (delivery,) = unwrap(json.dumps(tree).encode())
         assert json.loads(delivery) == EVENT
-        (parsed,) = unwrap_parsed(tree)
-        assert (json.loads(parsed) if isinstance(parsed, bytes) else parsed) == EVENT
+    for field in fields:
+        lacking = {name: value for name, value in whole.items() if name != field}
+        assert unwrap_parsed(lacking) == [lacking]
+        assert [json.loads(raw) for raw in unwrap(json.dumps(lacking).encode())] == [lacking]
+
+
+SAYING = [
+    *("detail", "detail-type", "eventBody", "topicName", "eventType", "type"),
+    *("conversationId", "conversation_id", "interactionId", "eventId", "event_id"),
+]
+
+
+@pytest.mark.parametrize("shape", WRITTEN_BY_AWS)
+@pytest.mark.parametrize("says", SAYING)
+def test_what_says_what_it_is_is_never_looked_into(shape, says):
+    """An object that says itself what it is holds no other event, whatever stands in it."""
+    tree = {**WRITTEN_BY_AWS[shape][0], says: "chat"}
+    assert unwrap_parsed(tree) == [tree]
+    assert [json.loads(raw) for raw in unwrap(json.dumps(tree).encode())] == [tree]
+
+
+#: What a customer types into a chat, as programs put it beside their own fields.
+TYPED = {
+    "message": {"messageId": "m-1", "body": TEXT},
+    "message of a queue": {"messageId": "m-1", "body": TEXT, "eventSource": "aws:sqs"},
+    "notification": {"Type": "Notification", "Message": TEXT},
+    "payload": {"requestPayload": TEXT},
+    "records": {"Records": [TEXT], "status": "open"},
+    "data": {"records": [{"data": encoded(TEXT)}]},
+    "raw data": {"rawData": encoded(TEXT), "errorCode": "none"},
+    "stream": {"kinesis": {"data": encoded(TEXT)}},
+    "flat stream": {"data": encoded(TEXT), "sequenceNumber": "1", "partitionKey": "k"},
+    "topic": {"Sns": {"Message": TEXT}},
+    "metadata": {"SystemMetadata": {}, "Data": EVENT},
+    "request": {"requestContext": {}, "body": TEXT},
+    "method": {"httpMethod": "POST", "body": TEXT},
+}
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_typed_text_is_no_event(typed):
+    """What a customer typed stays content: it becomes no event, and the event that holds it is the one processed."""
+    bridge, got = Bridge("memory://", settings=Settings(allowed_sources=("aws.partner/*", ""))), []
+    bridge.on("*")(got.append)
+    bare, named = TYPED[typed], {"eventType": "chat.message", "eventId": "e-1", **TYPED[typed]}
+    with bridge:
+        bridge.lambda_handler(bare, None)
+        bridge.lambda_handler(named, None)
+        bridge.lambda_handler(records(message(json.dumps(bare)), message(json.dumps(named))), None)
+    assert [(event.topic, event.body) for event in got] == [("chat.message", named)]
 
 
 def test_a_captured_file_may_hold_every_shape(tmp_path):
@@ -131,7 +207,8 @@ def test_an_array_that_is_too_large_is_one_delivery(monkeypatch):
 def test_numbers_stay_as_written():
     """What stood as 1.10 inside a wrapper that is no text comes out as 1.10: it is part of the identity."""
     text = TEXT.replace('"primary": true', '"primary": 1.10')
-    (delivery,) = unwrap(b'{"requestPayload": [' + text.encode() + b"]}")
+    wrapper = json.dumps(given_up(["@"])).replace('"@"', text)
+    (delivery,) = unwrap(wrapper.encode())
     assert b"1.10" in delivery
 
 
@@ -145,7 +222,8 @@ def test_a_bad_record_leaves_its_neighbours_alone(bad):
 
 def test_a_record_of_firehose_without_data_leaves_its_neighbours_alone():
     """Firehose's frame says what it is, whatever one of its records looks like."""
-    batch = {"invocationId": "i", "records": [{"recordId": "a", "data": encoded(TEXT)}, {"recordId": "b"}, None]}
+    batch = transformation(TEXT, names=["a"])
+    batch["records"] += [{"recordId": "b"}, None]
     first, second, third = unwrap_parsed(batch)
     assert (json.loads(first), second, third) == (EVENT, {"recordId": "b"}, None)
 
@@ -208,6 +286,7 @@ def test_text_and_parsed_json_hold_the_same(tree, indent, ascii_only):
 def test_no_record_hides_its_neighbour(tree):
     """Whatever stands beside it, an event comes out."""
     assert TEXT.encode() in unwrap_parsed({"Records": [tree, TEXT]})
+    assert TEXT.encode() in unwrap_parsed({"Records": [tree, message(TEXT)], "window": {}})
     assert TEXT.encode() in unwrap_parsed([TEXT, tree])
 
 

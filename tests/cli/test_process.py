@@ -156,7 +156,9 @@ def test_one_event_over_many_lines_is_one_delivery(cli, way):
 def test_a_line_may_hold_several_deliveries(cli, facts):
     """What AWS wraps together is unwrapped: each record is a delivery of its own, numbered and judged by itself."""
     one, two = (payloads.raw(fact).decode() for fact in facts(2))
-    messages = [{"messageId": f"m{n}", "body": body} for n, body in enumerate([one, "no event", two])]
+    messages = [
+        {"messageId": f"m{n}", "body": body, "eventSource": "aws:sqs"} for n, body in enumerate([one, "no event", two])
+    ]
     cli.write("in.jsonl", [{"Records": messages}, facts(2)])
     ran = cli.process("in.jsonl", "--verdicts", "verdicts.jsonl")
     assert (ran.code, ran.one["received"]) == (0, 5)

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from oncebridge.claim import Outcome
 from oncebridge.errors import NotAcknowledged
 from oncebridge.intake.answers import Run, books_of, why_again
-from oncebridge.intake.http_request import answer_request, is_request
+from oncebridge.intake.http_request import answer_request
 from oncebridge.intake.invocation import ATTEMPTS, Record, Told, recognise, waves
 from oncebridge.intake.terms import GOES_ON, Terms
+from oncebridge.intake.unwrap import is_request
 from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from oncebridge.errors import LedgerUnavailable
 from oncebridge.intake.api_keys import Keys
 from oncebridge.intake.http_reply import METHODS, NO_KEY, NO_KEYS_SET, OUTAGE, Reply, reply_for, wrong_method
 from oncebridge.intake.request_body import TooMany, deliveries_in_parsed
-from oncebridge.intake.unwrap import body_of, is_event
+from oncebridge.intake.unwrap import body_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 #: What AWS writes of a sender that it has let in, by IAM, by a token, or by a function that it asked.
 AUTHORIZERS: Final = ("iam", "jwt", "lambda", "principalId", "claims")
-
-
-def is_request(event: Any) -> bool:
-    """Tell whether an invocation is a request: by function URL, API Gateway (both versions) or load balancer."""
-    if not isinstance(event, dict) or is_event(event):
-        return False
-    context = event.get("requestContext")
-    if isinstance(context, dict) and isinstance(context.get("http"), dict):
-        return True
-    return isinstance(event.get("httpMethod"), str)
 
 
 def answer_request(

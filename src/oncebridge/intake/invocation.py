@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from oncebridge.discreet import Discreet
-from oncebridge.intake.unwrap import firehose_data, is_event, is_firehose, unwrap_parsed
+from oncebridge.intake.unwrap import batch_of, firehose_data, from_batch, is_event, is_firehose, is_of, unwrap_parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Told(Enum):
@@ -55,11 +58,12 @@ _SECONDS_MAX: Final = 10**12
 def recognise(event: Any) -> Invocation:
     """Tell which shape an invocation has, and take it apart. Requests over HTTP are not among them."""
     if isinstance(event, list):
-        return _batch(event)
+        return _batch(event, event) or _whole(event)
     if isinstance(event, dict) and not is_event(event):
-        if isinstance(event.get("Records"), list):
-            return _batch(event["Records"])
-        if is_firehose(event) and isinstance(event.get("records"), list):
+        records = batch_of(event)
+        if records is not None:
+            return _batch(records, map(from_batch, records)) or _whole(event)
+        if is_firehose(event):
             return _transformation(event)
     return _whole(event)
 
@@ -89,7 +93,8 @@ class _Label(NamedTuple):
     sent_ms: int | None
 
 
-def _batch(records: list[Any]) -> Invocation:
+def _batch(records: list[Any], held: Iterable[Any]) -> Invocation | None:
+    """Take records apart that are all known by name, with what each holds; None where one is not."""
     for label_of in (_message_label, _stream_label):
         labels = [label_of(record) for record in records if isinstance(record, dict)]
         named = [label for label in labels if label is not None and label.id]
@@ -97,16 +102,16 @@ def _batch(records: list[Any]) -> Invocation:
             return Invocation(
                 Told.BY_NAME,
                 [
-                    Record(raws=unwrap_parsed(record), id=label.id, group=label.group, sent_ms=label.sent_ms)
-                    for record, label in zip(records, named, strict=True)
+                    Record(raws=unwrap_parsed(inner), id=label.id, group=label.group, sent_ms=label.sent_ms)
+                    for inner, label in zip(held, named, strict=True)
                 ],
             )
-    return _whole(records)
+    return None
 
 
 def _message_label(record: dict[str, Any]) -> _Label | None:
     """Label a message of SQS, whether a queue's own trigger brings it or a pipe."""
-    if not _comes_from(record, "aws:sqs", without=("body",)):
+    if not is_of(record, "aws:sqs"):
         return None
     queue, attributes = record.get("eventSourceARN"), record.get("attributes")
     said = attributes if isinstance(attributes, dict) else {}
@@ -120,24 +125,18 @@ def _message_label(record: dict[str, Any]) -> _Label | None:
 
 def _stream_label(record: dict[str, Any]) -> _Label | None:
     """Label a record of Kinesis: a stream's own trigger knows it by its sequence number, a pipe by its event id."""
+    if not is_of(record, "aws:kinesis"):
+        return None
     inner = record.get("kinesis")
-    if isinstance(inner, dict) and _comes_from(record, "aws:kinesis"):
+    if isinstance(inner, dict):
         return _Label(_text(inner.get("sequenceNumber")), _text(inner.get("partitionKey")), _arrival_ms(inner))
-    if _comes_from(record, "aws:kinesis", without=("data", "sequenceNumber", "partitionKey")):
-        return _Label(_text(record.get("eventID")), _text(record.get("partitionKey")), _arrival_ms(record))
-    return None
+    return _Label(_text(record.get("eventID")), _text(record.get("partitionKey")), _arrival_ms(record))
 
 
 def _arrival_ms(record: dict[str, Any]) -> int | None:
     """Return when a stream got a record, which Kinesis says in seconds."""
     seconds = record.get("approximateArrivalTimestamp")
     return int(seconds * 1000) if isinstance(seconds, int | float) and 0 < seconds < _SECONDS_MAX else None
-
-
-def _comes_from(record: dict[str, Any], origin: str, *, without: tuple[str, ...] = ()) -> bool:
-    """Tell whether a record says where it comes from, or has the fields of such a one where it does not say."""
-    said = record.get("eventSource")
-    return said == origin if said is not None else all(name in record for name in without)
 
 
 def _transformation(event: dict[str, Any]) -> Invocation:

@@ -2,6 +2,9 @@
 
 Wrappers nest: a queue's record may hold a topic's notification, which holds the envelope. What is no
 wrapper is a delivery, readable or not: that is for the flow to say.
+
+A text inside an object may be anything that a customer typed. So an object is a wrapper only with the fields that only
+AWS writes, all of them, and never if it says itself what it is. docs/aws.md lists them.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ NESTING_MAX: Final = 8  # a wrapper in a wrapper in a wrapper is real; more is a
 
 #: Without one of these, a text is no wrapper, and need not be parsed to know that.
 _MARKS: Final = (
-    b'"Records"', b'"records"', b'"rawData"', b'"requestPayload"', b'"requestContext"', b'"httpMethod"', b'"messageId"',
-    b'"aws:sqs"', b'"Message"', b'"Sns"', b'"kinesis"', b'"sequenceNumber"', b'"SystemMetadata"',
+    b'"Records"', b'"deliveryStreamArn"', b'"rawData"', b'"requestPayload"', b'"requestContext"', b'"aws:sqs"',
+    b'"aws:kinesis"', b'"aws:sns"', b'"TopicArn"', b'"SystemMetadata"',
 )  # fmt: skip
 
 _elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -36,6 +39,8 @@ _text: Final = msgspec.json.Decoder(str).decode
 
 def unwrap(data: bytes, most: int | None = None) -> list[bytes]:
     """Return the deliveries that a text holds, or as many of them as wanted; the text itself where it is no wrapper."""
+    if not _is_array(data) and not _may_be_a_wrapper(data):
+        return [data]  # nearly always
     return list(islice(_from_text(data, NESTING_MAX), most))
 
 
@@ -45,12 +50,16 @@ def unwrap_parsed(tree: Any, most: int | None = None) -> list[Any]:
 
 
 def is_event(tree: dict[str, Any]) -> bool:
-    """Tell whether an object is an event for sure, whatever else it may look like."""
-    return "detail" in tree or "eventBody" in tree
+    """Tell whether an object says itself what it is, whatever else it may look like."""
+    return not SAYING.isdisjoint(tree)
+
+
+def _is_array(data: bytes) -> bool:
+    return data.lstrip().startswith(b"[")
 
 
 def _from_text(data: bytes, nesting: int) -> Iterator[Any]:
-    if nesting and data.lstrip().startswith(b"["):
+    if nesting and _is_array(data):
         yield from _from_array(data, nesting)
         return
     inner = None
@@ -132,23 +141,49 @@ def _inner(tree: Any) -> list[Any] | None:
     return next((held for held in (shape(tree) for shape in SHAPES) if held), None)
 
 
-def _lambda_records(tree: dict[str, Any]) -> list[Any] | None:
+# --- each shape, by what only AWS writes ------------------------------------------------------------------------
+
+
+def batch_of(tree: dict[str, Any]) -> list[Any] | None:
+    """Return the records of a batch: of `Records` alone, or with one among them that AWS wrote."""
     records = tree.get("Records")
-    return records if isinstance(records, list) else None
+    if not isinstance(records, list):
+        return None
+    return records if len(tree) == 1 or any(from_batch(record) is not record for record in records) else None
+
+
+def _records(tree: dict[str, Any]) -> list[Any] | None:
+    records = batch_of(tree)
+    return None if records is None else [from_batch(record) for record in records]
+
+
+def from_batch(record: Any) -> Any:
+    """Return what a record of a batch holds, which is known there by its source alone; the record itself if nothing."""
+    if not isinstance(record, dict) or is_event(record):
+        return record
+    stream, topic = record.get("kinesis"), record.get("Sns")
+    if is_of(record, "aws:sqs"):
+        return record["body"] if isinstance(record.get("body"), str) else record
+    if is_of(record, "aws:kinesis"):
+        return _decoded(stream["data"]) if isinstance(stream, dict) and _has_texts(stream, "data") else record
+    if record.get("EventSource") == "aws:sns":
+        return topic["Message"] if isinstance(topic, dict) and _has_texts(topic, "Message") else record
+    return record
+
+
+def is_of(record: dict[str, Any], source: str) -> bool:
+    """Tell whether a record says that it comes from this source."""
+    return bool(record.get("eventSource") == source)
 
 
 def _firehose_records(tree: dict[str, Any]) -> list[Any] | None:
-    records = tree.get("records")
-    if not isinstance(records, list):
-        return None
-    if is_firehose(tree) or all(isinstance(record, dict) and "data" in record for record in records):
-        return [firehose_data(record) for record in records]
-    return None
+    return [firehose_data(record) for record in tree["records"]] if is_firehose(tree) else None
 
 
 def is_firehose(tree: dict[str, Any]) -> bool:
-    """Tell whether Firehose says that this comes from it."""
-    return "deliveryStreamArn" in tree or "invocationId" in tree
+    """Tell whether an object is a batch that Firehose wants to have transformed."""
+    named = _has_texts(tree, "invocationId") and _is_arn(tree.get("deliveryStreamArn"), "firehose")
+    return named and isinstance(tree.get("records"), list)
 
 
 def firehose_data(record: Any) -> Any:
@@ -158,59 +193,120 @@ def firehose_data(record: Any) -> Any:
 
 def _firehose_failure(tree: dict[str, Any]) -> list[Any] | None:
     """Know what Firehose leaves in a bucket of records that were not processed."""
-    return [_decoded(tree["rawData"])] if "rawData" in tree and "errorCode" in tree else None
+    counted = all(
+        type(tree.get(name)) is int for name in ("attemptsMade", "arrivalTimestamp", "attemptEndingTimestamp")
+    )
+    return [_decoded(tree["rawData"])] if counted and _has_texts(tree, "rawData", "errorCode") else None
 
 
 def _failure_destination(tree: dict[str, Any]) -> list[Any] | None:
-    return [tree["requestPayload"]] if "requestPayload" in tree else None
+    """Know what Lambda sends to a destination of a function's invocations."""
+    context = tree.get("requestContext")
+    if not isinstance(context, dict) or not _has_texts(tree, "version", "timestamp"):
+        return None
+    named = _has_texts(context, "requestId", "condition") and _is_arn(context.get("functionArn"), "lambda")
+    return [tree["requestPayload"]] if named and "requestPayload" in tree else None
 
 
-def _kinesis_record(tree: dict[str, Any]) -> list[Any] | None:
-    record = tree.get("kinesis")
-    return [_decoded(record["data"])] if isinstance(record, dict) and "data" in record else None
+def _message(tree: dict[str, Any]) -> list[Any] | None:
+    """Know a message of SQS, whether a queue's own trigger brings it or a pipe."""
+    return [tree["body"]] if is_of(tree, "aws:sqs") and _has_texts(tree, "receiptHandle", "md5OfBody", "body") else None
 
 
-def _flat_kinesis_record(tree: dict[str, Any]) -> list[Any] | None:
-    """Know a record of Kinesis as Pipes hand it on."""
-    texts = (tree.get(name) for name in ("data", "sequenceNumber", "partitionKey"))
-    return [_decoded(tree["data"])] if all(isinstance(text, str) for text in texts) else None
+def _stream_record(tree: dict[str, Any]) -> list[Any] | None:
+    """Know a record of Kinesis, whether a stream's own trigger brings it or, flat, a pipe."""
+    if not is_of(tree, "aws:kinesis") or not _is_arn(tree.get("eventSourceARN"), "kinesis"):
+        return None
+    inner = tree.get("kinesis")
+    held = inner if isinstance(inner, dict) else tree
+    named = _has_texts(tree, "eventID") and _has_texts(held, "sequenceNumber", "partitionKey", "data")
+    return [_decoded(held["data"])] if named else None
 
 
-def _sns_record(tree: dict[str, Any]) -> list[Any] | None:
-    record = tree.get("Sns")
-    return [record["Message"]] if isinstance(record, dict) and "Message" in record else None
+def _topic_record(tree: dict[str, Any]) -> list[Any] | None:
+    """Know a notification as a topic hands it to a function."""
+    if tree.get("EventSource") != "aws:sns" or not _is_arn(tree.get("EventSubscriptionArn"), "sns"):
+        return None
+    held = tree.get("Sns")
+    return [held["Message"]] if isinstance(held, dict) and _is_notification(held) else None
 
 
-def _sns_notification(tree: dict[str, Any]) -> list[Any] | None:
-    return [tree["Message"]] if tree.get("Type") == "Notification" and "Message" in tree else None
+def _notification(tree: dict[str, Any]) -> list[Any] | None:
+    """Know a notification as a topic sends it to a queue or over HTTP."""
+    signed = _has_texts(tree, "Timestamp", "SignatureVersion", "Signature")
+    return [tree["Message"]] if signed and _is_notification(tree) else None
+
+
+def _is_notification(tree: dict[str, Any]) -> bool:
+    named = tree.get("Type") == "Notification" and _is_arn(tree.get("TopicArn"), "sns")
+    return named and _has_texts(tree, "MessageId", "Message")
 
 
 def _custom_bus(tree: dict[str, Any]) -> list[Any] | None:
-    return [_with_id(tree["Data"], tree["SystemMetadata"])] if "SystemMetadata" in tree and "Data" in tree else None
+    """Know an event of a custom event bus that sends its metadata beside it."""
+    system = tree.get("SystemMetadata")
+    named = isinstance(system, dict) and _has_texts(system, "aws:EventId", "aws:DeliveryType")
+    return [_with_id(tree["Data"], system)] if named and isinstance(tree.get("Data"), dict) else None
 
 
-def _message_or_request(tree: dict[str, Any]) -> list[Any] | None:
-    known = tree.get("eventSource") == "aws:sqs" or {"messageId", "requestContext", "httpMethod"}.intersection(tree)
-    return [body_of(tree)] if known and isinstance(tree.get("body"), str) else None
+def is_request(tree: Any) -> bool:
+    """Tell whether an object is a request: by function URL, API Gateway (both versions) or load balancer."""
+    if not isinstance(tree, dict) or is_event(tree):
+        return False
+    context = tree.get("requestContext")
+    if not isinstance(context, dict):
+        return False
+    if isinstance(context.get("http"), dict):
+        return _has_texts(tree, "version", "routeKey", "rawPath")
+    balancer = context.get("elb")
+    if isinstance(balancer, dict):
+        return _has_texts(tree, "httpMethod", "path") and _is_arn(
+            balancer.get("targetGroupArn"), "elasticloadbalancing"
+        )
+    return _has_texts(tree, "httpMethod", "path", "resource") and _has_texts(context, "httpMethod", "requestId")
+
+
+def _request(tree: dict[str, Any]) -> list[Any] | None:
+    return [body_of(tree)] if is_request(tree) and isinstance(tree.get("body"), str) else None
 
 
 def body_of(tree: dict[str, Any]) -> Any:
-    """Return the body of a message or request."""
+    """Return the body of a request."""
     return _decoded(tree.get("body")) if tree.get("isBase64Encoded") is True else tree.get("body")
 
 
+def _has_texts(tree: dict[str, Any], *names: str) -> bool:
+    return all(isinstance(tree.get(name), str) for name in names)
+
+
+def _is_arn(value: Any, service: str) -> bool:
+    """Tell whether a text names something of a service, in any of AWS' partitions."""
+    parts = value.split(":", 3) if isinstance(value, str) else []
+    return len(parts) > _ARN_SERVICE + 1 and parts[0] == "arn" and parts[_ARN_SERVICE] == service
+
+
+_ARN_SERVICE: Final = 2
+
+#: By which an object says what it is: what is inside it is its content, whatever it looks like.
+SAYING: Final = frozenset(
+    {
+        "detail", "detail-type", "eventBody", "topicName", "eventType", "type",
+        "conversationId", "conversation_id", "interactionId", "eventId", "event_id",
+    }
+)  # fmt: skip
+
 #: Every shape of a wrapper: each tells whether a tree is its own, and what it holds.
 SHAPES: Final = (
-    _lambda_records,
+    _records,
+    _message,
+    _stream_record,
+    _topic_record,
     _firehose_records,
     _firehose_failure,
     _failure_destination,
-    _kinesis_record,
-    _flat_kinesis_record,
-    _sns_record,
-    _sns_notification,
+    _notification,
     _custom_bus,
-    _message_or_request,
+    _request,
 )
 
 
