@@ -164,6 +164,14 @@ def test_python_runs(path, workplace):
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+def test_the_first_program_may_be_imported(tmp_path):
+    """Lambda and `--handler` import a program: the README's first one then only registers its handlers."""
+    (tmp_path / "app.py").write_text(blocks(README, "python")[0].text)
+    command = [sys.executable, "-W", "error", "-c", "from app import bridge, lambda_handler"]
+    ran = subprocess.run(command, cwd=tmp_path, env=surroundings(tmp_path), capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "console")], ids=named)
 def test_console_runs(path, tmp_path):
     """The commands of a document, given one after the other, answer what it shows."""
