@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
 from oncebridge.telemetry.counting import OTHER, Topics
@@ -32,17 +31,15 @@ class Unhandled:
         self._telemetry = telemetry
         self._then = _THEN[then]
         self._topics = Topics(known)
-        self._said: set[str] = set()
-        self._lock = threading.Lock()
+        #: By label, the call that said it.
+        self._said: dict[str, object] = {}
 
     def __call__(self, topic: str) -> None:
         """Warn of a topic, unless that was said before."""
         label = self._topics.label(topic)
-        if label in self._said:
+        mine = object()
+        # In one step, without a lock that a fork could leave held in the child.
+        if self._said.setdefault(label, mine) is not mine:
             return
-        with self._lock:
-            if label in self._said:
-                return
-            self._said.add(label)
         name = "an event's topic" if label == OTHER else label
         self._telemetry.warn(f"no handler takes {name}: {self._then}", topic=label)
