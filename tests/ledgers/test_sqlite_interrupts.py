@@ -22,15 +22,10 @@ class Worker:
         with closing(sqlite3.connect(path)) as db:
             db.execute("CREATE TABLE effect (name TEXT)")
         self.in_transaction = in_transaction
-        self.bridge = self.new_bridge()
+        self.bridge = Bridge(f"sqlite:///{path}", settings=Settings(lease_seconds=0.2, busy_wait_seconds=10))
+        self.bridge.on("*")(self.write_in_transaction if in_transaction else self.write)
         self.names = []
         self.batch()
-
-    def new_bridge(self):
-        """Make a bridge."""
-        bridge = Bridge(f"sqlite:///{self.path}", settings=Settings(lease_seconds=0.2, busy_wait_seconds=10))
-        bridge.on("*")(self.write_in_transaction if self.in_transaction else self.write)
-        return bridge
 
     def write_in_transaction(self, event, transaction):
         """Write an effect in the transaction that settles it."""
@@ -88,9 +83,8 @@ def test_a_signal_may_strike_anywhere(tmp_path, in_transaction):
         assert worker.is_free(), point
         assert worker.serves_threads(), point
     assert kept is not None
+    bring_to_end(worker.bridge, worker.names)
     worker.bridge.close()
-    with worker.new_bridge() as bridge:
-        bring_to_end(bridge, worker.names)
     effects = worker.effects()
     assert effects.keys() == set(worker.names)
     if in_transaction:
