@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from oncebridge import forks
 from oncebridge.errors import SaysWhy
 from oncebridge.interrupts import was_raised_by_signal
 from oncebridge.retry import RetryPolicy
@@ -56,6 +57,7 @@ class Breaker:
         # A probe that never returns is given up after this time, and the next call is one.
         self._probe_us = int(open_for.cap_seconds * 1_000_000)
         self._lock = threading.Lock()
+        forks.register(self)
         #: In a row.
         self._failures = 0
         self._openings = 0  # 0: closed
@@ -65,6 +67,17 @@ class Breaker:
         self._turn = 0
         #: In words only: an exception would keep alive whatever its frames hold.
         self._last = ""
+
+    def before_fork(self) -> None:
+        """Do nothing: what was learnt stays the parent's."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Begin closed in the child: it has connections of its own."""
+        if in_child:
+            self._lock = threading.Lock()
+            self._failures = self._openings = 0
+            self._probing = False
+            self._turn += 1
 
     def __repr__(self) -> str:
         """Show whether it is open."""

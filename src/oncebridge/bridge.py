@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
+from oncebridge import forks
 from oncebridge.clock import Clock, Stop, SystemClock
 from oncebridge.deadletters import DeadLetters
 from oncebridge.genesys_topics import is_known, looks_like_one, nearest
@@ -67,6 +68,17 @@ class Bridge:
         self.stopping = Stop()
         self._metrics: EmbeddedMetrics | None = None
         self._wire(ledger, settings or Settings())
+        forks.register(self)
+
+    def before_fork(self) -> None:
+        """Do nothing: batches that run go on in the parent."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Begin anew in the child, as if just made: the ledger is opened again for its first delivery."""
+        if in_child:
+            self._flow = None
+            self._opening = threading.Lock()
+            self.stopping = Stop()
 
     def _wire(self, ledger: str | Ledger, settings: Settings) -> None:
         """Take a ledger and settings, and make what hangs on them."""

@@ -8,11 +8,13 @@ held for ever. So each part that has a connection, a thread or a lock registers 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from typing import Final, Protocol
 
 _parts: Final[dict[int, weakref.ref[AwareOfForks]]] = {}
 _parents: Final[list[object]] = []
+_locks: Final[dict[int, tuple[weakref.ref[object], tuple[str, ...]]]] = {}
 #: How many forks lie between this process and the one that first imported this module.
 _generation = 0
 
@@ -33,6 +35,12 @@ def register(part: AwareOfForks) -> None:
     """Tell this part of every fork from now on, for as long as it is in use."""
     number = id(part)
     _parts[number] = weakref.ref(part, lambda _: _parts.pop(number, None))
+
+
+def free_locks(owner: object, *attributes: str) -> None:
+    """Give this one new locks in every forked child, under these names: another thread may have held the old ones."""
+    number = id(owner)
+    _locks[number] = weakref.ref(owner, lambda _: _locks.pop(number, None)), attributes
 
 
 def generation() -> int:
@@ -64,6 +72,10 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _generation  # noqa: PLW0603 - a process has one
     _generation += 1
+    for reference, attributes in list(_locks.values()):
+        owner = reference()
+        for name in attributes if owner is not None else ():
+            setattr(owner, name, threading.Lock())
     for part in _registered():
         part.after_fork(in_child=True)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from oncebridge import forks
 from oncebridge.claim import Answer, Claim, Letter, Outcome, Settlement, Verdict
 from oncebridge.clock import NEVER
 from oncebridge.discreet import Discreet
@@ -102,6 +103,7 @@ class Lending:
         self._ended: dict[Id, bool] = {}
         self._names: set[str] = set()
         self._lock = threading.Lock()
+        forks.free_locks(self, "_lock")
 
     # --- claim ---------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from oncebridge import forks
 from oncebridge.claim import Outcome
 from oncebridge.intake.tasks import move_of
 from oncebridge.intake.work import Ended
@@ -35,6 +36,7 @@ class LetterRoom:
         self._looked_us: int | None = None
         self._warned_us: int | None = None
         self._lock = threading.Lock()
+        forks.free_locks(self, "_lock")
 
     def checked(self, task: Task, ended: Ended) -> Ended:
         """Return the end of a task; where it would be a dead letter too many, it is to be tried again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from oncebridge import forks
 from oncebridge.clock import NEVER
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.intake.messages import InFlight, Message, new_message, wait_us
@@ -43,6 +44,7 @@ class Outage:
         self._over = over
         self._since_us: int | None = None
         self._lock = threading.Lock()
+        forks.free_locks(self, "_lock")
 
     def __bool__(self) -> bool:
         """Whether it lasts."""
@@ -163,10 +165,14 @@ class QueueRun:
             raise self._error
 
     def _thread(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        generation = forks.generation()
+
         def guarded() -> None:
             try:
                 target()
             except BaseException as error:  # noqa: BLE001 - raised again where the run was started
+                if forks.generation() != generation:
+                    return  # a child that a handler has forked: the run is its parent's, and this was all of it
                 self._error = self._error or error
                 self._flow.stopping.set()
                 self._close()

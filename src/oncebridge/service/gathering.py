@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from oncebridge import forks
 from oncebridge.claim import Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
@@ -235,10 +236,13 @@ class Gathering:
     # --- working, in threads -------------------------------------------------------------------------
 
     def _work(self, queue: SimpleQueue[Batch | None], loop: asyncio.AbstractEventLoop) -> None:
+        generation = forks.generation()
         while (batch := queue.get()) is not None:
             try:
                 self._run(batch)
             except BaseException as error:  # noqa: BLE001 - told to those who wait for it
+                if forks.generation() != generation:
+                    return  # a child that a handler has forked: nobody waits here
                 batch.error = error
             with suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
                 loop.call_soon_threadsafe(self._ended, batch, queue)

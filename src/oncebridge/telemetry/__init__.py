@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge import forks
 from oncebridge.interrupts import was_raised_by_signal
 from oncebridge.visible import visible, visible_json
 
@@ -36,6 +37,17 @@ class Books:
         self.received = 0
         self._columns = dict.fromkeys(COLUMNS, 0)
         self._lock = threading.Lock()
+        forks.register(self)
+
+    def before_fork(self) -> None:
+        """Do nothing: the books stay the parent's."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Start at nought in the child: their scope is one process."""
+        if in_child:
+            self.received = 0
+            self._columns = dict.fromkeys(COLUMNS, 0)
+            self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         """Show what has happened so far."""

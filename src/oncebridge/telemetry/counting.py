@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from oncebridge import forks
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.topics import BUILT_IN, topic_pattern
 
@@ -42,6 +43,7 @@ class Topics:
         self._others = others
         self._admitted: set[str] = set()
         self._lock = threading.Lock()
+        forks.free_locks(self, "_lock")
         self._cached = lru_cache(maxsize=4096)(self._find)
 
     def label(self, topic: str) -> str:
@@ -310,6 +312,16 @@ class Counts:
         self._topics = topics
         self._totals = Totals(each=each)
         self._lock = threading.Lock()
+        forks.register(self)
+
+    def before_fork(self) -> None:
+        """Do nothing: what was counted stays the parent's."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Begin anew in the child: whoever adds both up would count twice."""
+        if in_child:
+            self._totals = Totals(each=self._totals.each)
+            self._lock = threading.Lock()
 
     def __call__(self, move: Move) -> None:
         """Count one move."""

@@ -12,6 +12,7 @@ from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from oncebridge import forks
 from oncebridge.telemetry import logger
 from oncebridge.telemetry.counting import Counts, Topics, Totals
 from oncebridge.visible import visible_json
@@ -53,6 +54,7 @@ class EmbeddedMetrics:
         self._counts = Counts(Topics(known, others=0), each=True)
         self._oldest_ms: int | None = None
         self._writing = threading.Lock()
+        forks.free_locks(self, "_writing")
 
     def __call__(self, move: Move) -> None:
         """Count one move."""
