@@ -109,6 +109,22 @@ def test_a_stranger_cannot_use_up_an_identity():
     assert [event.envelope.source for event in got] == [source()]
 
 
+@pytest.mark.parametrize("said", [source(OTHER_ORG), "genesys.cloud", None])
+def test_a_body_names_no_org(said):
+    """Only the partner source that EventBridge writes says which org an event is of, never its body."""
+    settings = Settings(allowed_orgs=(ORG,))
+    body = {"organizationId": ORG}
+    forged = [
+        {**envelope(ACW, body), "source": said},
+        {**in_envelope({"eventId": "e-1", **body}), "source": said},
+        envelope(ACW, body)["detail"],
+        {"eventType": "chat", "eventId": "e-2", **body},
+    ]
+    results, got, _ = handled(settings, *forged)
+    assert [result.reason for result in results] == ["not allowed: its org is not one of allowed_orgs"] * 4
+    assert not got
+
+
 def test_nobody_may_stay_nameless():
     """With a list, an event without source comes from nobody on it."""
     (result,), got, _ = handled(Settings(allowed_sources=("aws.partner/*",)), {**envelope(ACW), "source": None})

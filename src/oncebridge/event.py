@@ -130,7 +130,7 @@ def _event_in(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any],
     return Event(
         topic=topic,
         topic_name=topic_name,
-        org=_org(envelope.source) or _text(body, "organizationId") or envelope.source or "",
+        org=org_of(envelope.source) or _text(body, "organizationId") or envelope.source or "",
         body=body,
         envelope=envelope,
         raw=raw,
@@ -149,7 +149,7 @@ def _hand_made(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any]
     return Event(
         topic=topic,
         topic_name=topic,
-        org=_org(envelope.source) or _text(detail, "organizationId") or envelope.source or "",
+        org=org_of(envelope.source) or _text(detail, "organizationId") or envelope.source or "",
         body=detail,
         envelope=envelope,
         raw=raw,
@@ -199,7 +199,8 @@ def _published(detail: dict[str, Any]) -> str | int | float | None:
 
 
 @lru_cache(maxsize=256)
-def _org(source: str | None) -> str | None:
+def org_of(source: str | None) -> str | None:
+    """Return the Genesys organization that a partner source names: EventBridge writes it, and nobody else can."""
     match = _PARTNER.match(source or "")
     return match[1] if match else None
 

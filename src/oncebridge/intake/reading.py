@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from oncebridge.claim import Ask, Verdict
 from oncebridge.errors import Unreadable
-from oncebridge.event import parse
+from oncebridge.event import org_of, parse
 from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, named_event, shown_id, unreadable_key
 from oncebridge.intake.tasks import Delivery, Task, unhandled
 from oncebridge.intake.unhandled import DEAD, REASON
@@ -139,9 +139,10 @@ class Reader:
 
     def _stranger(self, event: Event) -> str | None:
         """Say why an event may not come in; None if it may."""
-        if self._orgs and event.org not in self._orgs:
-            return "not allowed: its org is not one of allowed_orgs"
+        # Never by what the body says: anyone who can have text put into an event could say it.
         source = event.envelope.source or ""
+        if self._orgs and (org_of(source) or source) not in self._orgs:
+            return "not allowed: its org is not one of allowed_orgs"
         if self._sources and not any(topic_pattern(allowed).fullmatch(source) for allowed in self._sources):
             return "not allowed: its source is not one of allowed_sources"
         return None
