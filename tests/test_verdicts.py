@@ -263,6 +263,15 @@ SITUATIONS = {
         (campaign(8, 0, "on"), "fresh"), (campaign(7, 60_000, "off"), "stale"), (campaign(9, -60_000, "off"), "fresh"),
         (campaign(9, -60_000, "on"), "fresh"),
     ],
+    "a version out of the blue": [
+        (campaign(8, 0, "on"), "fresh"), (campaign(2**63 - 1, 1000, "off"), "fresh"),
+        (campaign(9, 2000, "on"), "fresh"), (campaign(8, 3000, "off"), "stale"), (campaign(10, 4000, "off"), "fresh"),
+    ],
+    "versions far apart": [
+        (campaign(5000, 0, "on"), "fresh"), (campaign(4000, 1000, "off"), "stale"),
+        (campaign(3999, 2000, "off"), "fresh"), (campaign(3998, 3000, "on"), "stale"),
+        (campaign(5000, 0, "off"), "fresh"),
+    ],
     "a stamp from the future": [
         (presence("BUSY", modified_ms=4_070_908_800_000, id="2099"), "fresh"), (shown("MEAL", 0), "fresh"),
         (shown("BUSY", 1000), "fresh"), (shown("AWAY", 500), "stale"),

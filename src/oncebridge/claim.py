@@ -17,6 +17,7 @@ from oncebridge.discreet import Discreet
 from oncebridge.identity import Moment
 
 AHEAD_US_MAX: Final = 10 * 60 * 1_000_000  # a stamp further ahead of the ledger's clock is not believed
+VERSIONS_BEHIND_MAX: Final = 1000  # further apart, two versions tell nothing: one of them may be made up
 
 
 class Verdict(StrEnum):
@@ -198,17 +199,16 @@ def is_settled(record: Record) -> bool:
 def older(one: Moment, other: Moment) -> bool:
     """Tell whether one moment is strictly older: no time later, and at least one earlier."""
     if one.version is not None and other.version is not None:
-        return one.version < other.version
+        return 0 < other.version - one.version <= VERSIONS_BEHIND_MAX
     pairs = [(a, b) for a, b in zip(one.times, other.times, strict=False) if a is not None and b is not None]
     return any(a < b for a, b in pairs) and not any(a > b for a, b in pairs)
 
 
 def within_window(one: Moment, other: Moment, window_ns: int) -> bool:
     """Tell whether all times of two moments lie within the echo window."""
-    if not (one.echoes and other.echoes and one.times) or len(one.times) != len(other.times):
-        return False
-    pairs = zip(one.times, other.times, strict=True)
-    return all(a == b or (a is not None and b is not None and abs(a - b) <= window_ns) for a, b in pairs)
+    comparable = one.echoes and other.echoes and bool(one.times) and len(one.times) == len(other.times)
+    pairs = zip(one.times, other.times, strict=False)
+    return comparable and all(a == b or (a is not None and b is not None and abs(a - b) <= window_ns) for a, b in pairs)
 
 
 def is_echo(ask: Ask, entity: Entity) -> bool:

@@ -250,6 +250,14 @@ class StaleRules(LedgerStage):
         assert self.verdict(self.state("six", "here", 0, moment=self.moment(-9001))) is Verdict.STALE
         assert self.verdict(self.state("seven", "here", 0, moment=self.moment(-8999))) is Verdict.FRESH
 
+    def test_a_version_out_of_the_blue_makes_nothing_stale(self) -> None:
+        """Versions more than a thousand apart tell nothing, so that no single one holds up its entity for ever."""
+        self.do(self.state("one", "here", 0, moment=self.moment(0, version=7)))
+        self.do(self.state("two", "away", 1000, moment=self.moment(1000, version=LARGE)))
+        self.do(self.state("three", "here", 2000, moment=self.moment(2000, version=8)))
+        late = self.state("four", "away", 3000, moment=self.moment(3000, version=7))
+        assert self.verdict(late) is Verdict.STALE
+
     def test_a_stamp_from_the_future_is_never_the_newest(self) -> None:
         """An event stamped more than ten minutes ahead of the ledger's clock is done, but makes nothing stale."""
         ahead_ms = self.ledger_ms()

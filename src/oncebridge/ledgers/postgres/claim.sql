@@ -22,7 +22,7 @@ CREATE OR REPLACE FUNCTION {schema}.is_older(one bigint[], one_version bigint, o
 RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     IF one_version IS NOT NULL AND other_version IS NOT NULL THEN
-        RETURN one_version < other_version;
+        RETURN other_version - one_version BETWEEN 1 AND {versions_behind_max};
     END IF;
     IF cardinality(one) = 1 AND cardinality(other) = 1 THEN
         RETURN coalesce(one[1] < other[1], false);

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import errors
 
-from oncebridge.claim import AHEAD_US_MAX
+from oncebridge.claim import AHEAD_US_MAX, VERSIONS_BEHIND_MAX
 from oncebridge.errors import LedgerRefused
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _VALUES: Final = {
     ),
     "brief_lock_timeout": "200ms",
     "ahead_us_max": str(AHEAD_US_MAX),
+    "versions_behind_max": str(VERSIONS_BEHIND_MAX),
     "moment_us": "1000",
     "days_behind": str(DAYS_BEHIND),
     "days_ahead": str(DAYS_AHEAD),

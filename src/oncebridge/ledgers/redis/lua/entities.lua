@@ -4,6 +4,7 @@
 -- Times and versions are two doubles, since one cannot hold them exactly: millions, and the rest.
 
 local AHEAD_US = 600000000
+local VERSIONS_BEHIND_MAX = 1000
 local NO_MOMENT = char(2, 2, 0)
 
 local function read_moment(text)
@@ -44,7 +45,10 @@ local function less(a_high, a_low, b_high, b_low)
 end
 
 local function older(one, other)
-  if one.high and other.high then return less(one.high, one.low, other.high, other.low) end
+  if one.high and other.high then
+    local behind = (other.high - one.high) * 1000000 + (other.low - one.low)
+    return behind > 0 and behind <= VERSIONS_BEHIND_MAX
+  end
   local earlier = false
   for i = 1, math.min(one.n, other.n) do
     local a, b = one[i], other[i]
