@@ -1,6 +1,8 @@
 """Secrets by reference: fetched from where they are, refused with what is missing, and never shown."""
 
+import socket
 import sys
+import time
 
 import pytest
 
@@ -30,6 +32,16 @@ def test_from_secrets_manager(ministack, monkeypatch):
     assert read_reference("secretsmanager:crm/token").value == CANARY
     with pytest.raises(ConfigurationError, match=r"secretsmanager:crm/none: .*ResourceNotFoundException"):
         read_reference("secretsmanager:crm/none")
+
+
+def test_a_secrets_manager_that_does_not_answer_is_given_up_before_a_function_is_ended(ministack, monkeypatch):
+    """A function has ten seconds to start: where nothing answers, the error says sooner what may be missing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        with pytest.raises(ConfigurationError, match=r"secretsmanager:crm/token: .*interface endpoint"):
+            read_reference("secretsmanager:crm/token")
+    assert time.monotonic() - start < 10
 
 
 def test_without_boto3_the_extra_is_named(monkeypatch):

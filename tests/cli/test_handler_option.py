@@ -94,6 +94,33 @@ def each_once(marks, *handlers):
     return {f"{name} {mark}": 1 for name in handlers for mark in marks}
 
 
+# --- what cannot be imported ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def save(event)\n    pass\n", r"wrong\.py, line 1: SyntaxError: expected ':'"),
+        ("import os\nimport not_there\n", r"wrong\.py, line 2: ModuleNotFoundError: No module named 'not_there'"),
+        ("import hooks\n\n1 / 0\n", r"wrong\.py, line 3: ZeroDivisionError: division by zero"),
+        ("from oncebridge import Bridge\nBridge('nothing://')\n", r"no ledger for 'nothing'"),
+    ],
+    ids=["syntax", "import", "error", "bridge"],
+)
+def test_a_module_with_a_mistake(app, facts, explained, text, said):
+    """A mistake in the handler's module is said with its line, as something that must be changed."""
+    (app.folder / "wrong.py").write_text(text)
+    app.write("in.jsonl", facts(1))
+    assert re.search(said, explained(app("process", "in.jsonl", "--handler", "wrong:save"), 2))
+
+
+def test_a_file_instead_of_a_module(app, facts, explained):
+    """A module is named without the ending of its file."""
+    app.write("in.jsonl", facts(1))
+    sentence = explained(app("process", "in.jsonl", "--handler", "app.py:plain"), 2)
+    assert "name the module, without .py" in sentence
+
+
 # --- a bridge -------------------------------------------------------------------------------------------------
 
 

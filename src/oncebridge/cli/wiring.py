@@ -8,13 +8,14 @@ import threading
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from oncebridge.bridge import Bridge, bridges_of
 from oncebridge.cli.output import say
-from oncebridge.errors import ConfigurationError
+from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.ledgers import kind_of, scheme_of
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.settings import DEFAULT_LEDGER, with_given
@@ -122,10 +123,10 @@ def load_handler(name: str) -> Named:
         sys.path.insert(0, here)
     try:
         module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise  # the module is there, but something it imports is not
-        raise ConfigurationError(f"--handler: no module {module_name!r} in {here} or among the installed") from None
+    except OncebridgeError:
+        raise  # of a bridge in it; these say themselves how to mend them
+    except Exception as error:  # noqa: BLE001 - whatever a module raises, it has to be changed first
+        raise ConfigurationError(f"--handler: {_why_not_imported(error, module_name, here)}") from None
     found = getattr(module, attribute, None)
     if isinstance(found, Bridge):
         return found
@@ -133,6 +134,22 @@ def load_handler(name: str) -> Named:
         raise ConfigurationError(f"--handler: {module_name!r} has no function and no Bridge {attribute!r}")
     _refuse_registered(name, found, module)
     return found  # type: ignore[no-any-return]
+
+
+def _why_not_imported(error: Exception, module_name: str, here: str) -> str:
+    """Say whether a module is missing or wrong, and at which of its lines."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and (module_name == missing or module_name.startswith(f"{missing}.")):
+        if module_name.endswith(".py"):
+            return f"{module_name!r} is a file; name the module, without .py"
+        return f"no module {module_name!r} in {here} or among the installed"
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}"
+    else:
+        lines = [line for line in extract_tb(error.__traceback__) if not line.filename.startswith("<frozen")]
+        place = f"{lines[-1].filename}, line {lines[-1].lineno}"
+    said = error.msg if isinstance(error, SyntaxError) else error
+    return f"module {module_name!r} cannot be imported: {place}: {type(error).__name__}: {said}"
 
 
 def _refuse_registered(name: str, function: Callable[..., Any], module: ModuleType) -> None:

@@ -73,10 +73,18 @@ def _from_secrets_manager(place: str) -> str:
     try:
         import boto3
         import botocore.exceptions
+        from botocore.config import Config
     except ImportError:
         raise MissingExtra("secretsmanager: needs boto3; install it with: pip install 'oncebridge[aws]'") from None
     try:
-        answer = boto3.client("secretsmanager").get_secret_value(SecretId=place)
+        # Sooner than boto3 would by itself: a function has ten seconds to start, and is ended without a word then.
+        patience = Config(connect_timeout=2, read_timeout=2, retries={"total_max_attempts": 2})
+        answer = boto3.client("secretsmanager", config=patience).get_secret_value(SecretId=place)
+    except botocore.exceptions.HTTPClientError as error:
+        raise ConfigurationError(
+            f"secretsmanager:{place}: {error}; check the way to Secrets Manager: in a VPC it is an interface endpoint "
+            "or a NAT gateway"
+        ) from None
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
         raise ConfigurationError(f"secretsmanager:{place}: {error}") from None
     return str(answer.get("SecretString", ""))
