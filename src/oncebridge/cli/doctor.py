@@ -23,7 +23,7 @@ from oncebridge.cli.wiring import (
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.diagnosis import installation
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable, LedgerWarning
-from oncebridge.ledgers.protocol import Examines, MayBecomeAnother, SettlesInTransaction
+from oncebridge.ledgers.protocol import Examines, MayForget, SettlesInTransaction
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.visible import visible
 
@@ -135,7 +135,7 @@ class Examination:
             ledger.open(settings.secret)
         times_us = [self._round_trip_us(ledger) for _ in range(ROUND_TRIPS)]
         general.append(installation.latency(times_us, settings.lease_seconds))
-        forgettable = isinstance(ledger, MayBecomeAnother)
+        forgettable = isinstance(ledger, MayForget) and ledger.may_forget
         general.append(installation.secret(given=settings.secret is not None, forgettable=forgettable))
         if forgettable:
             elsewhere = settings.dead_letter_queue or settings.dead_letter_bus

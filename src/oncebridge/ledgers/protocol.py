@@ -191,6 +191,16 @@ class MayBecomeAnother(Protocol):
 
 
 @runtime_checkable
+class MayForget(Protocol):
+    """A ledger that may forget what it has acknowledged, in a crash, a failover or by hand, and works on."""
+
+    @property
+    def may_forget(self) -> bool:
+        """Whether its own secret, and letters that it alone keeps, are at risk."""
+        ...
+
+
+@runtime_checkable
 class Examines(Protocol):
     """A ledger that can look at its own server. It is open when it is asked."""
 

@@ -62,6 +62,8 @@ _SETTLE: Final = Verb("settle", attrgetter("claim.ask"), wire.write_settlement, 
 class RedisLedger:
     """Keeps the ledger in a Redis or Valkey, alone, behind sentinels, or in a cluster."""
 
+    may_forget = True
+
     def __init__(self, url: str, clock: Clock | None = None, *, retention_us: int = RETENTION_US) -> None:
         """Remember where the server is; it is connected to by `open`."""
         self.address: Address = read_url(url)
