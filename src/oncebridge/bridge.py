@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakSet
 
@@ -17,6 +18,7 @@ from oncebridge.intake.asking import ledger_breaker, reach
 from oncebridge.intake.aws_lambda import answer
 from oncebridge.intake.flow import Flow
 from oncebridge.intake.results import delivered
+from oncebridge.intake.runs import Closed
 from oncebridge.intake.terms import USUAL, Terms
 from oncebridge.intake.unhandled import Unhandled
 from oncebridge.intake.work import check_transaction
@@ -244,9 +246,14 @@ class Bridge:
 
     def _run(self, batch: list[Any], terms: Terms) -> list[Result]:
         self.books.receive(len(batch))
-        results = self.open().run(batch, terms)
+        results = self._opened_run(batch, terms)
         self.account(results)
         return results
+
+    def _opened_run(self, batch: list[Any], terms: Terms) -> list[Result]:
+        while True:
+            with suppress(Closed):  # by another thread, just now
+                return self.open().run(batch, terms)
 
     def account(self, results: Sequence[Result]) -> None:
         """Enter what became of deliveries into the books, and tell whoever counts."""
@@ -302,10 +309,20 @@ class Bridge:
         self.stopping.set()
 
     def close(self) -> None:
-        """End what runs in the background and let go of the ledger."""
-        if self._flow is not None:
-            self._flow.close()
-            self._flow = None
+        """Let running handlers finish, give back what was not tried, then let go of the ledger; safe beside batches.
+
+        It waits for as long as a handler may take. A handler that calls it cannot wait for its own end: then the batch
+        lets go when it is over. The next delivery opens the ledger again.
+        """
+        with self._opening:
+            flow, self._flow = self._flow, None
+        if flow is not None:
+            flow.close(self._let_go)
+
+    def _let_go(self) -> None:
+        with self._opening:
+            if self._flow is not None:
+                return  # opened again meanwhile
             self.ledger.close()
             for sink in self.sinks.values():
                 sink.close()

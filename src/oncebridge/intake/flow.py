@@ -26,9 +26,9 @@ from oncebridge.intake.letter_room import LetterRoom
 from oncebridge.intake.lines import Lines
 from oncebridge.intake.reading import Reader
 from oncebridge.intake.results import Result, reason_for
-from oncebridge.intake.runs import Run
+from oncebridge.intake.runs import Run, Runs
 from oncebridge.intake.settling import Finished, Settling, finished_as
-from oncebridge.intake.side_by_side import Handling, run_side_by_side
+from oncebridge.intake.side_by_side import Handling, is_one_of_ours, run_side_by_side
 from oncebridge.intake.tasks import (
     Delivery,
     Picking,
@@ -106,6 +106,7 @@ class Flow:
         self._work = Work(ledger, settings.retry, timeout_us)
         self.letter_room = LetterRoom(ledger, clock, telemetry, settings.dead_letters_max)
         self._handlers = handlers
+        self._runs = Runs(self._is_handler, self._end_background, settings.handler_timeout_seconds)
         self._look_around()
         for handler in handlers:
             check_transaction(handler, ledger)
@@ -115,15 +116,8 @@ class Flow:
         return self._run(terms, partial(self._work_off_raws, raws))
 
     def _run(self, terms: Terms, work: Callable[[Run], T]) -> T:
-        """Work a batch off; whatever breaks it off, what is done is settled and the rest is given back."""
         self._look_around()
-        run = Run(terms)
-        try:
-            return work(run)
-        except BaseException as error:
-            run.is_over = True  # before anything can interrupt what follows: no claim is kept alive for nobody
-            run.break_off(error)
-            raise
+        return self._runs.run(terms, work)
 
     def _work_off_raws(self, raws: Sequence[Any], run: Run) -> list[Result]:
         seconds = run.terms.busy_wait_seconds
@@ -167,8 +161,15 @@ class Flow:
         self._listening = self.telemetry.listening
         self._sends_many = any(handler.many > 1 for handler in self._handlers)
 
-    def close(self) -> None:
-        """End what runs in the background."""
+    def close(self, then: Callable[[], None] = lambda: None) -> None:
+        """Let what runs finish, give back what was not tried, and end what runs in the background."""
+        self._runs.close(then)
+
+    def _is_handler(self) -> bool:
+        """Tell whether the caller runs in a thread that handlers run in beside their batch."""
+        return is_one_of_ours() or self._work.loop.is_current()
+
+    def _end_background(self) -> None:
         self._keeper.close()
         self._work.close()
 
@@ -179,7 +180,7 @@ class Flow:
 
     def _must_stop(self, run: Run) -> bool:
         """Tell whether nothing more may be begun."""
-        return self.stopping.is_set() or run.is_out_of_time(self.clock)
+        return self.stopping.is_set() or self._runs.is_closing or run.is_out_of_time(self.clock)
 
     def _rounds(self, tasks: list[Task], give_up_us: int, run: Run) -> None:
         """Give every task a result, round by round; those that have one already are looked at for their twins."""

@@ -6,6 +6,7 @@ ever, and with it everybody who waits for the worker. Here only calls of C wait.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 #: What the names of threads begin with that handlers run in.
 THREADS: Final = "oncebridge-handler"
+
+
+def is_one_of_ours() -> bool:
+    """Tell whether the caller runs in such a thread."""
+    return threading.current_thread().name.startswith(THREADS)
 
 
 class Handling:
