@@ -306,7 +306,7 @@ def test_a_missing_or_blank_envelope_id_is_no_reason_to_refuse(cli):
 def test_strange_ids_stay_apart(cli):
     """D11: braces, colons, line breaks, great length and look-alike letters never make two events one."""
     pairs = [("a:b", "c"), ("a", "b:c"), ("a\nb", "c"), ("d", "b\nc"), ("{a}", "c"), ("{b}", "c"), ("1", "c")]
-    alike = ["ab", "AB", "ab ", "\u0430b", "\u00e9", "e\u0301", "x" * 10_000, "x" * 10_001]
+    alike = ["ab", "AB", "ab ", "\u0430b", "\u00e9", "e\u0301", "x" * 255, "x" * 256]
     pairs += [(name, "c") for name in alike]
     inner = [{"eventId": event_id, "conversationId": conversation} for event_id, conversation in pairs]
     cli.write("in.jsonl", [payloads.in_envelope(detail, detail_type="called") for detail in inner])
@@ -317,7 +317,7 @@ def test_strange_ids_stay_apart(cli):
 def test_an_event_of_any_topic_reaches_the_handler(cli):
     """The handler of `process` is for every event, whatever stands in its topic."""
     cli.write_hooks()
-    topics = ["line\nbreak", "[/bold]", "\x1b[31m", "{}", "*", "v2..x", "two\u2028lines", "x" * 5000]
+    topics = ["line\nbreak", "[/bold]", "\x1b[31m", "{}", "*", "v2..x", "two\u2028lines", "x" * 256]
     times = range(payloads.TIME_MS, payloads.TIME_MS + len(topics))
     inner = [{"conversationId": "c", "eventTime": time} for time in times]
     lines = [payloads.in_envelope(one, detail_type=topic) for one, topic in zip(inner, topics, strict=True)]
@@ -523,9 +523,10 @@ def test_what_was_read_before_a_missing_file_is_worked_off(cli, facts, explained
 
 def test_a_dead_line_keeps_the_envelope_id_that_it_has(cli):
     """A line whose detail is no object is dead, and its verdict still names the envelope it came in."""
-    cli.write("in.jsonl", [b'{"id":"envelope-1","detail-type":"x","detail":"text"}', b"no event"])
+    envelope = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    cli.write("in.jsonl", [f'{{"id":"{envelope}","detail-type":"x","detail":"text"}}'.encode(), b"no event"])
     cli.process("in.jsonl", "--verdicts", "verdicts.jsonl")
-    assert [(line["verdict"], line["id"]) for line in verdicts_in(cli)] == [("dead", "envelope-1"), ("dead", None)]
+    assert [(line["verdict"], line["id"]) for line in verdicts_in(cli)] == [("dead", envelope), ("dead", None)]
 
 
 @pytest.mark.parametrize(
@@ -749,7 +750,7 @@ pages = os.environ.get("PAGES")
 failing_commits = int(os.environ.get("FAILING_COMMITS", "0"))
 
 
-class Faulty(sqlite3.Connection):
+class Faults:
     inserted = False
 
     def execute(self, statement, *values):
@@ -759,17 +760,17 @@ class Faulty(sqlite3.Connection):
             append("refused", statement)
             raise sqlite3.OperationalError("disk I/O error")
         self.inserted = (self.inserted or statement.startswith("INSERT INTO effect")) and statement != "COMMIT"
+        if statement.startswith("BEGIN") and Path("room").exists():
+            super().execute("PRAGMA max_page_count = 1000000")
         try:
             return super().execute(statement, *values)
         except sqlite3.OperationalError as error:
             append("refused", " ".join(statement.split()[:3]))
-            if Path("room").exists():
-                super().execute("PRAGMA max_page_count = 1000000")
             raise
 
 
-def connect(*arguments, **options):
-    db = real_connect(*arguments, factory=Faulty, **options)
+def connect(*arguments, factory=sqlite3.Connection, **options):
+    db = real_connect(*arguments, factory=type("Faulty", (Faults, factory), {}), **options)
     if pages:
         db.execute(f"PRAGMA max_page_count = {pages}")
     return db
