@@ -176,7 +176,7 @@ def test_the_zip_holds_what_is_locked_and_no_more(function):
     found = dict(re.findall(r"^([^/]+)-([^/-]+)\.dist-info/METADATA$", "\n".join(function.namelist()), re.MULTILINE))
     found.pop("oncebridge", None)
     assert found == locked("lambda.txt")
-    assert set(found) == {"hiredis", "jmespath", "msgspec", "redis", "urllib3"}
+    assert set(found) == {"hiredis", "jmespath", "msgspec", "urllib3"}
     tops = {name.partition("/")[0] for name in function.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"oncebridge", *found}
 

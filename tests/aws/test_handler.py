@@ -120,7 +120,7 @@ def test_importing_it_never_fails():
 def test_importing_it_does_the_work_of_a_cold_start():
     """While it is imported a function has the whole machine, so the bridge is made then, and its ledger's client."""
     ran = run(
-        "import oncebridge.aws, sys; print(oncebridge.aws._bridge.cache_info().currsize, 'redis' in sys.modules)",
+        "import oncebridge.aws, sys; print(oncebridge.aws._bridge.cache_info().currsize, 'hiredis' in sys.modules)",
         ONCEBRIDGE_LEDGER="redis://127.0.0.1:9/0",
         ONCEBRIDGE_DOWNSTREAM_URL="http://127.0.0.1:9/events",
     )
@@ -136,6 +136,7 @@ def test_importing_it_loads_nothing_that_is_not_used():
         "jmespath",
         "prometheus_client",
         "opentelemetry",
+        "hiredis",
         "redis",
         "psycopg",
         "rich",
