@@ -80,7 +80,6 @@ def with_long_text(text):
         "timestamp": envelope(ACW, frame={"timestamp": text}),
         "conversationId": envelope(ACW, {"conversationId": text}),
         "userId": envelope(ACW, {"userId": text}),
-        "eventId": in_envelope({"eventId": text}),
         "conversation_id": in_envelope({"conversation_id": text, "status": "held"}),
     }
 

@@ -42,10 +42,7 @@ class NotAcknowledged(OncebridgeError):
 
 
 class BatchOfParent(OncebridgeError):
-    """This process was forked while a batch ran, which is its parent's: nothing of it was settled or released here.
-
-    Raised where a handler has forked and its child returns: end such a child with os._exit.
-    """
+    """This batch is the parent's: its handler has forked, and the child returned. End such a child with os._exit."""
 
 
 # --- Look at the delivery: it is kept as a dead letter -----------------------------------------------

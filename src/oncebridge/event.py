@@ -160,7 +160,8 @@ def _hand_made(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any]
 
 
 _HINTS: Final = frozenset({"conversationId", "conversation_id", "interactionId", "eventId", "event_id"})
-_IDS: Final = ("id", "conversationId", "userId", "eventId", "conversation_id", "interactionId", "user_id", "event_id")
+#: Ids that are kept as they are; an event's own id is only ever hashed, and may be as long as it likes.
+_IDS: Final = ("id", "conversationId", "userId", "conversation_id", "interactionId", "user_id")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
