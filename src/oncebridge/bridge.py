@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakSet
 
@@ -252,8 +251,10 @@ class Bridge:
 
     def _opened_run(self, batch: list[Any], terms: Terms) -> list[Result]:
         while True:
-            with suppress(Closed):  # by another thread, just now
+            try:
                 return self.open().run(batch, terms)
+            except Closed:  # by another thread, just now
+                continue
 
     def account(self, results: Sequence[Result]) -> None:
         """Enter what became of deliveries into the books, and tell whoever counts."""

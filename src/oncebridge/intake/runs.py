@@ -32,11 +32,12 @@ class GivesBack(Protocol):
 class Run:
     """One batch: its terms, and what it holds."""
 
-    __slots__ = ("_generation", "holdings", "is_over", "terms", "thread")
+    __slots__ = ("_generation", "_until_us", "holdings", "is_over", "terms", "thread")
 
     def __init__(self, terms: Terms) -> None:
         """Begin, in this process and this thread."""
         self.terms = terms
+        self._until_us = terms.until_us
         self.holdings: list[GivesBack] = []
         #: Whether it has broken off: then none of its claims is kept alive, whatever becomes of them.
         self.is_over = False
@@ -45,7 +46,7 @@ class Run:
 
     def is_out_of_time(self, clock: Clock) -> bool:
         """Tell whether nothing more may be begun by its terms."""
-        return self.terms.until_us is not None and clock.monotonic_us() >= self.terms.until_us
+        return self._until_us is not None and clock.monotonic_us() >= self._until_us
 
     def check(self) -> None:
         """Raise in a forked child: the batch is its parent's. Asked before each call of the ledger."""
