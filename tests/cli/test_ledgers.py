@@ -193,7 +193,8 @@ def test_doctor_finds_nothing_wrong_with_a_sound_ledger(ledgers, url):
     assert len(found["findings"]) >= 6
     (promise,) = found["promises"]
     assert promise["promise"] == "at least once"
-    assert "event.key" in promise["sentence"]
+    # A Redis that makes the secret itself may forget it, and then event.key is another one.
+    assert ("another key" if "redis" in url else "event.key") in promise["sentence"]
 
 
 def test_migrating_again_is_fine(ledgers, url):

@@ -90,14 +90,13 @@ def test_characters_that_a_queue_refuses_are_escaped(means):
 
 
 def test_an_attribute_is_one_line(means):
-    """A topic from outside is sent without characters that queues refuse, and not endlessly."""
+    """A topic from outside is sent without characters that queues refuse."""
     entry = entry_for(
-        named(in_envelope({"eventId": "1"}, detail_type="a\x01\n\x1b\ufffe" + "x" * 5000)),
+        named(in_envelope({"eventId": "1"}, detail_type="a\x01\n\x1b\ufffe" + "x" * 200)),
         means,
     )
     topic = facts_of(entry)["oncebridge_topic"]
-    assert topic.startswith("a????x")
-    assert len(topic) == 500
+    assert topic == "a????" + "x" * 200
 
 
 def test_a_body_by_an_expression(means):
