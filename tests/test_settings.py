@@ -267,7 +267,7 @@ WRONG = {
     '[topics."Desk"]\nkind = "fact"\nstale = true': ['[topics."Desk"] stale', "only a state"],
     '[topics."Desk"]\nkind = "fact"\necho_window_ms = 5': ['[topics."Desk"] echo_window_ms', "only a state"],
     '[topics]\n"Desk" = 5': ['[topics."Desk"]', "table", "5"],
-    "secret = 'abc'": ["secret", "secret_file"],
+    "secret = 'abc'": ["secret", "secretsmanager:ID"],
     "lease_seconds 5": ["oncebridge.toml", "not TOML", "line 1"],
 }  # fmt: skip
 
@@ -349,6 +349,18 @@ def test_secret_from_a_file(tmp_path, settings_file, monkeypatch):
     assert load_settings().secret == b"another secret that is long enough"
     monkeypatch.setenv("ONCEBRIDGE_SECRET", "a third secret, long enough")
     assert load_settings().secret == b"a third secret, long enough"
+
+
+@pytest.mark.parametrize("reference", ["env:OF_KEYS", "file:key"])
+def test_secret_by_reference(reference, tmp_path, settings_file, monkeypatch):
+    """The secret may be named by where it is, in the file and in the environment."""
+    (tmp_path / "key").write_text(f"{SECRET}\n")
+    monkeypatch.setenv("OF_KEYS", SECRET)
+    settings_file(f'secret = "{reference}"')
+    assert load_settings().secret == SECRET.encode()
+    settings_file("")
+    monkeypatch.setenv("ONCEBRIDGE_SECRET", reference)
+    assert load_settings().secret == SECRET.encode()
 
 
 @pytest.mark.parametrize("secret", ["hunter2", "hunter2" * 20])

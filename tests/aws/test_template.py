@@ -130,6 +130,7 @@ RIGHTS = {
         arn("Table"),
     ),
     "ReadTheLedgersUrl": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisUrlSecret"}),
+    "ReadTheSecretOfKeys": ({"secretsmanager:GetSecretValue"}, {"Ref": "KeySecret"}),
     "SendDeadLettersToTheQueue": ({"sqs:SendMessage", "sqs:GetQueueAttributes"}, arn("DeadLetters")),
     "SendDeadLettersToTheBus": ({"events:PutEvents"}, {"Ref": "DeadLetterBusArn"}),
     "LookForTheBus": ({"events:DescribeEventBus"}, {"Ref": "DeadLetterBusArn"}),
@@ -174,6 +175,7 @@ def test_the_function_may_do_these_things_and_no_others():
 CONDITIONAL = {
     "KeepTheLedger": "OnDynamoDB",
     "ReadTheLedgersUrl": "ReadsUrl",
+    "ReadTheSecretOfKeys": "HasKeySecret",
     "SendDeadLettersToTheQueue": "SendsToQueue",
     "SendDeadLettersToTheBus": "SendsToBus",
     "LookForTheBus": "SendsToBus",
@@ -480,6 +482,17 @@ def test_no_secret_is_filled_in():
     (right,) = [one for one in policy["PolicyDocument"]["Statement"] if one["Sid"] == "ReadTheLedgersUrl"]
     assert right["Resource"] == secret
     assert Formation(READ, Ledger="Redis").refused()
+
+
+def test_the_secret_of_keys_outlives_the_ledger():
+    """A secret of one's own is named by where it is, and may be read; without one there is no variable."""
+    secret = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:keys-a1b2c3"
+    chosen = Formation(READ, KeySecret=secret)
+    assert chosen.properties("Function")["Environment"]["Variables"]["ONCEBRIDGE_SECRET"] == f"secretsmanager:{secret}"
+    (policy,) = chosen.properties("FunctionRole")["Policies"]
+    (right,) = [one for one in policy["PolicyDocument"]["Statement"] if one["Sid"] == "ReadTheSecretOfKeys"]
+    assert right["Resource"] == secret
+    assert "ONCEBRIDGE_SECRET" not in Formation(READ).properties("Function")["Environment"]["Variables"]
 
 
 # --- what is watched --------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from oncebridge.retry import RetryPolicy
 from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_one, check_table, number, one_of, whole
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.profiles import read_profile
-from oncebridge.settings.secrets import LEDGER, REFERENCES, Secret, read_key_secret, with_secret_file
+from oncebridge.settings.secrets import KEY_SECRET, LEDGER, REFERENCES, Secret, is_reference, with_secret_file
 from oncebridge.settings.serve import SERVE, ServeSettings
 from oncebridge.settings.sinks import read_sink
 from oncebridge.settings.sinks.sink import SinkSettings
@@ -121,8 +121,6 @@ def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name in _READY_MADE:
             values[name] = tuple(value) if isinstance(value, list) else value
-        elif name == "secret":
-            values[name] = read_key_secret(value, name)
         else:
             known = RETRY if name in RETRY else SERVE if name in SERVE else TOP
             values[name] = check_one(known, name, value, name, _TABLES)
@@ -142,6 +140,7 @@ def _read_namespace(value: Any) -> str:
 TOP: Final = {
     "ledger": LEDGER,
     "secret_file": TEXT,
+    "secret": KEY_SECRET,
     "lease_seconds": number(0.1, 43_200),
     "handler_timeout_seconds": number(0.1, 86_400),
     "busy_wait_seconds": number(0, 3600),
@@ -203,8 +202,10 @@ def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
             values["sinks"] = tuple(read_sink(sink, fields, file) for sink, fields in sinks.items())
         elif name == "envelope":
             values["reshape"] = read_envelope(value, file)
-        elif name == "secret":
-            raise ConfigurationError(f"{file}: secret: keep it out of this file; name a file in secret_file instead")
+        elif name == "secret" and not is_reference(value):
+            raise ConfigurationError(
+                f"{file}: secret: keep it out of this file, and name where it is instead: {KEY_SECRET.expected}"
+            )
         else:
             values[name] = check_one(TOP, name, value, f"{file}: {name}", _TABLES)
     return with_secret_file(values)
@@ -219,10 +220,7 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for variable, (known, name) in names.items():
         if environment.get(variable):
             values[name] = check_one(known, name, environment[variable], variable)
-    values = with_secret_file(values)
-    if environment.get("ONCEBRIDGE_SECRET"):
-        values["secret"] = read_key_secret(environment["ONCEBRIDGE_SECRET"].encode(), "ONCEBRIDGE_SECRET")
-    return values
+    return with_secret_file(values)
 
 
 #: Variables that programs before this one had.

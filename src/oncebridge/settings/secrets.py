@@ -106,23 +106,35 @@ LEDGER: Final = Check(
 )
 
 
-def read_key_secret(secret: bytes, where: str) -> bytes:
+def read_key_secret(secret: bytes) -> bytes:
     """Check the secret that keys are made with."""
     if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
         # Its length may be told, its content never.
         raise ConfigurationError(
-            f"{where}: a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, this one has {len(secret)}; "
+            f"a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, this one has {len(secret)}; "
             "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return secret
 
 
+def _read_key_secret(value: Any) -> bytes:
+    """Read the secret itself, as a variable or a program gives it, or fetch it from where a reference says."""
+    if isinstance(value, bytes):
+        return read_key_secret(value)
+    return read_key_secret((read_reference(value).value if is_reference(value) else read_text(value)).encode())
+
+
+KEY_SECRET: Final = Check("env:NAME, file:PATH or secretsmanager:ID", _read_key_secret, shown=False)
+
+
 def with_secret_file(values: dict[str, Any]) -> dict[str, Any]:
-    """Put the secret that keys are made with in the place of the file that holds it."""
+    """Put the secret that keys are made with in the place of the file that holds it, unless it is there itself."""
     path = values.pop("secret_file", None)
-    if path is not None:
+    if path is not None and "secret" not in values:
         try:
-            values["secret"] = read_key_secret(Path(path).read_bytes().strip(), f"secret_file {path}")
+            values["secret"] = read_key_secret(Path(path).read_bytes().strip())
         except OSError as error:
             raise ConfigurationError(f"secret_file {path}: {error.strerror}") from None
+        except ConfigurationError as error:
+            raise ConfigurationError(f"secret_file {path}: {error}") from None
     return values
