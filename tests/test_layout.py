@@ -20,6 +20,7 @@ ORDER = [
     "errors",
     "clock",
     "forks",
+    "threads",
     "discreet",
     "visible",
     "interrupts",

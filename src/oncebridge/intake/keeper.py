@@ -10,7 +10,7 @@ import msgspec
 from oncebridge import forks
 from oncebridge.clock import Stop
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
-from oncebridge.intake.threads import background, start
+from oncebridge.threads import background, start
 
 if TYPE_CHECKING:
     from oncebridge.breaker import Breaker

@@ -11,7 +11,7 @@ import msgspec
 
 from oncebridge import forks
 from oncebridge.clock import Stop
-from oncebridge.intake.threads import background, start
+from oncebridge.threads import background, start
 
 if TYPE_CHECKING:
     import asyncio

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from oncebridge import forks
-from oncebridge.intake.threads import background, start
+from oncebridge.threads import background, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

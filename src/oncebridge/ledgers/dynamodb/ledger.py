@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -19,6 +18,7 @@ from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.ledgers import RETENTION_US
 from oncebridge.ledgers.dynamodb import moves, schema, search
+from oncebridge.ledgers.dynamodb.call_threads import CallThreads
 from oncebridge.ledgers.dynamodb.examine import examined
 from oncebridge.ledgers.dynamodb.server_time import DateTime, GivenTime, ServerTime
 from oncebridge.ledgers.dynamodb.table import PARALLEL, PATIENCE_US, Table, connected
@@ -58,7 +58,7 @@ class DynamoDBLedger:
         self._retention_us = retention_us
         self._lock = threading.Lock()
         self._connection: Table | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads: CallThreads | None = None
         self._is_open = False
         forks.register(self)
 
@@ -68,9 +68,9 @@ class DynamoDBLedger:
     def after_fork(self, *, in_child: bool) -> None:
         """Begin anew in a child: it has none of the threads, and connections would mix up both sides' answers."""
         if in_child:
-            forks.leave_to_parent(self._connection, self._pool)
+            forks.leave_to_parent(self._connection, self._threads)
             self._lock = threading.Lock()
-            self._connection = self._pool = None
+            self._connection = self._threads = None
 
     def __repr__(self) -> str:
         """Show the table and whether it is open."""
@@ -115,10 +115,10 @@ class DynamoDBLedger:
         """Let go of connections and threads."""
         with self._lock:
             connection, self._connection = self._connection, None
-            pool, self._pool = self._pool, None
+            threads, self._threads = self._threads, None
             self._is_open = False
-        if pool is not None:
-            pool.shutdown()
+        if threads is not None:
+            threads.close()
         if connection is not None:
             connection.close()
 
@@ -148,11 +148,11 @@ class DynamoDBLedger:
         if len(items) <= 1:
             return [work(item) for item in items]
         with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="oncebridge-dynamodb")
-            futures = [self._pool.submit(work, item) for item in items]
-        wait(futures)
-        return [future.result() for future in futures]
+            if self._threads is None:
+                self._threads = CallThreads(PARALLEL, "oncebridge-dynamodb")
+            threads = self._threads
+            threads.make_ready(len(items))
+        return threads.each(work, items)
 
     # --- claim, extend, settle -----------------------------------------------------------------------
 
