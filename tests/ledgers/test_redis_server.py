@@ -43,9 +43,10 @@ def opened(url, **options):
 
 @pytest.fixture
 def url(valkey, request):
-    """Return the URL of a ledger for one test."""
-    yield f"{valkey.url}?name={secrets.token_hex(8)}"
+    """Return the URL of a ledger for one test, on a server that holds nothing else: other tests leave theirs behind."""
     with valkey.client() as client:
+        client.flushdb()
+        yield f"{valkey.url}?name={secrets.token_hex(8)}"
         client.flushdb()
 
 
