@@ -49,7 +49,7 @@ def of_ledger(found):
 
 # A connection that is struck between two hands is closed as it is deleted, and psycopg warns of that.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("error", [Interrupted, SoftLimit])
+@pytest.mark.parametrize("error", [Interrupted, SoftLimit, KeyboardInterrupt])
 def test_nothing_of_an_interrupted_call_is_believed(url, bridge, error):
     """Wherever an exception strikes, later events are what they are, and every event takes effect in the end."""
     numbers = itertools.count()
