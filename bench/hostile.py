@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from contestants import Oncebridge
 
 from hostile_inputs import usual, worst
-from oncebridge.intake.unwrap import unwrap
+from oncebridge.sources.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable

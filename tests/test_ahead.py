@@ -8,7 +8,7 @@ import pytest
 
 from oncebridge import Bridge, LedgerUnavailable, Settings
 from oncebridge.claim import Status
-from oncebridge.intake.flow import SLICE
+from oncebridge.engine.flow import SLICE
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.simulation import Road, simulate
 from payloads import ACW, PRESENCE, TIME_MS, envelope, raw

@@ -47,10 +47,10 @@ def opened(breaker, clock, times=1):
         with pytest.raises(Gone):
             fail(breaker)
     for _ in range(times - 1):
-        clock.advance(breaker.again_in_us / 1_000_000)
+        clock.advance(breaker.retry_in_us / 1_000_000)
         with pytest.raises(Gone):
             fail(breaker)
-    assert breaker.again_in_us > 0
+    assert breaker.retry_in_us > 0
     return breaker
 
 
@@ -80,13 +80,13 @@ def test_failures_in_a_row_open_it(breaker):
     for words in ("first", "second"):
         with pytest.raises(Gone):
             fail(breaker, words)
-        assert breaker.again_in_us == 0
+        assert breaker.retry_in_us == 0
     with pytest.raises(Gone):
         fail(breaker, "third")
     shut = refused(breaker)
     assert (shut.failures, shut.last) == (3, "third")
-    assert 0 < shut.again_in_us <= 500_000
-    assert shut.again_in_us == breaker.again_in_us
+    assert 0 < shut.retry_in_us <= 500_000
+    assert shut.retry_in_us == breaker.retry_in_us
     assert "3 times" in str(shut)
     assert "open" in repr(breaker)
 
@@ -102,7 +102,7 @@ def test_whoever_wants_to_know_hears_of_each_outage_once(clock):
     for _ in range(2):
         opened(breaker, clock, times=3)
         assert told == ["gone"]
-        clock.advance(breaker.again_in_us / 1_000_000)
+        clock.advance(breaker.retry_in_us / 1_000_000)
         succeed(breaker)
         succeed(breaker)
         assert told == ["gone", None]
@@ -124,7 +124,7 @@ def test_limit(limit, clock):
     """It opens after as many failures as it was told."""
     breaker = Breaker(clock, failures=limit)
     for _ in range(limit):
-        assert breaker.again_in_us == 0
+        assert breaker.retry_in_us == 0
         with pytest.raises(Gone):
             fail(breaker)
     assert refused(breaker).failures == limit
@@ -137,10 +137,10 @@ def test_other_errors_are_answers(error, breaker, clock):
     clock.advance(1)
     with pytest.raises(type(error)), breaker.call(Gone):
         raise error
-    assert breaker.again_in_us == 0
+    assert breaker.retry_in_us == 0
     with pytest.raises(Gone):
         fail(breaker)
-    assert breaker.again_in_us == 0
+    assert breaker.retry_in_us == 0
 
 
 def test_several_kinds_of_failure(breaker):
@@ -155,10 +155,10 @@ def test_open_for_twice_as_long_each_time(breaker, clock):
     """Each failed probe opens it for twice as long, up to ten seconds; never less than half of that."""
     opened(breaker, clock)
     for ceiling_us in (500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, CAP_US, CAP_US):
-        left_us = refused(breaker).again_in_us
+        left_us = refused(breaker).retry_in_us
         assert ceiling_us // 2 <= left_us <= ceiling_us
         clock.advance((left_us - 1) / 1_000_000)
-        assert refused(breaker).again_in_us == 1
+        assert refused(breaker).retry_in_us == 1
         clock.advance(0.000001)
         with pytest.raises(Gone):
             fail(breaker)
@@ -166,7 +166,7 @@ def test_open_for_twice_as_long_each_time(breaker, clock):
 
 def test_workers_do_not_march_in_step(clock):
     """Breakers that open at the same moment let their probes through at different ones."""
-    assert len({opened(Breaker(clock), clock).again_in_us for _ in range(20)}) > 10
+    assert len({opened(Breaker(clock), clock).retry_in_us for _ in range(20)}) > 10
 
 
 def test_after_a_success_it_starts_with_the_shortest_time(breaker, clock):
@@ -175,7 +175,7 @@ def test_after_a_success_it_starts_with_the_shortest_time(breaker, clock):
     clock.advance(10)
     succeed(breaker)
     opened(breaker, clock)
-    assert breaker.again_in_us <= 500_000
+    assert breaker.retry_in_us <= 500_000
 
 
 # --- half open ---------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_exactly_one_probe(breaker, clock):
             with breaker.call(Gone):
                 made.append(all(others_are_refused.acquire(timeout=30) for _ in range(7)))
         except Open as error:
-            shut.append(error.again_in_us)
+            shut.append(error.retry_in_us)
             others_are_refused.release()
 
     threads = [threading.Thread(target=call) for _ in range(8)]
@@ -214,7 +214,7 @@ def test_probe_that_never_returns(breaker, clock):
     clock.advance(0.5)
     hanging = let_go_on(breaker)
     clock.advance(9.999999)
-    assert refused(breaker).again_in_us == 1
+    assert refused(breaker).retry_in_us == 1
     clock.advance(0.000001)
     end = let_go_on(breaker)
     refused(breaker)
@@ -277,7 +277,7 @@ def test_calls_that_fail_together_open_it_once(breaker):
     ends = [let_go_on(breaker) for _ in range(20)]
     for end in ends:
         end(Gone("all together"))
-    assert refused(breaker).again_in_us <= 500_000
+    assert refused(breaker).retry_in_us <= 500_000
 
 
 def test_failure_from_before_it_closed(breaker, clock):
@@ -313,11 +313,11 @@ def test_call_that_must_be_made_counts(breaker):
 def test_calls_that_must_be_made_do_not_prolong(breaker, clock):
     """While it is open anyway, failures of such calls do not make it stay open longer."""
     opened(breaker, clock)
-    left_us = breaker.again_in_us
+    left_us = breaker.retry_in_us
     for _ in range(10):
         with pytest.raises(Gone), breaker.informed_by(Gone):
             raise Gone
-    assert breaker.again_in_us == left_us
+    assert breaker.retry_in_us == left_us
     clock.advance(left_us / 1_000_000)
     succeed(breaker)
 
@@ -328,7 +328,7 @@ def test_call_that_must_be_made_spares_a_probe(breaker, clock):
     clock.advance(0.5)
     with pytest.raises(Gone), breaker.informed_by(Gone):
         raise Gone
-    assert 500_000 <= refused(breaker).again_in_us <= 1_000_000
+    assert 500_000 <= refused(breaker).retry_in_us <= 1_000_000
 
 
 # --- what it holds -----------------------------------------------------------------------------------------------
@@ -349,5 +349,5 @@ def test_other_times(clock):
     breaker = Breaker(clock, failures=1, open_for=RetryPolicy(base_seconds=60, cap_seconds=60))
     with pytest.raises(Gone):
         fail(breaker)
-    assert 30_000_000 <= refused(breaker).again_in_us <= 60_000_000
+    assert 30_000_000 <= refused(breaker).retry_in_us <= 60_000_000
     assert (OPEN_FOR.base_seconds, OPEN_FOR.cap_seconds) == (0.5, 10)

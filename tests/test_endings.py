@@ -217,7 +217,7 @@ def test_an_alarm_in_a_handler_is_its_failure(on_term):
 
 def test_a_coroutine_that_does_not_end_keeps_its_claim(on_term, monkeypatch):
     """An interrupt does not give back what its handler goes on with: that would be done twice at the same time."""
-    monkeypatch.setattr("oncebridge.intake.loop.CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr("oncebridge.engine.loop.CANCEL_SECONDS", 0.05)
     on_term(by_lambda(KeyboardInterrupt()))
     gate, began = threading.Event(), threading.Event()
 

@@ -455,7 +455,7 @@ def test_retries_keep_the_key_and_raise_the_token(make_bridge):
 def test_retry_later(make_bridge):
     """A handler that was told to stay away passes that on; other waits grow up to their cap."""
     bridge = make_bridge(failing(RetryLater(after_seconds=90)))
-    assert bridge.process(envelope(ACW)).again_in_us >= 90_000_000
+    assert bridge.process(envelope(ACW)).retry_in_us >= 90_000_000
     policy = RetryPolicy(base_seconds=2, cap_seconds=5)
     assert [policy.ceiling_seconds(attempt) for attempt in (1, 2, 3, 1000)] == [2, 4, 5, 5]
     assert all(0 <= policy.delay_seconds(attempt) <= 5 for attempt in range(1, 100))
@@ -474,7 +474,7 @@ def test_retry_later_at_odd_times(seconds, url):
         bridge.on("*")(failing(RetryLater(after_seconds=seconds)))
         results = bridge.process_many(facts(2))
         assert [result.outcome for result in results] == ["retry", "done"]
-        assert results[0].again_in_us >= 0
+        assert results[0].retry_in_us >= 0
 
 
 class Speechless(Exception):
@@ -906,7 +906,7 @@ def test_busy_is_waited_for_and_handed_back(held, delivery, make_bridge, clock):
     answer, waited_seconds = answers
     assert (answer.verdict, answer.acknowledged, answer.column) == ("busy", False, "retrying")
     assert 2 <= waited_seconds < 3
-    assert answer.again_in_us > 0
+    assert answer.retry_in_us > 0
 
 
 def test_others_are_not_busy(make_bridge):

@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-import oncebridge.intake.flow
+import oncebridge.engine.flow
 from oncebridge import Bridge, LedgerRefused, LedgerUnavailable, Settings
 from oncebridge.claim import Ask, Claim, Status
-from oncebridge.intake.asking import CLAIM_TRIES, Asking, ledger_breaker
-from oncebridge.intake.file import OUTAGE_PATIENCE_US, FileRun
-from oncebridge.intake.keeper import Held, Keeper
+from oncebridge.engine.claimer import CLAIM_TRIES, Claimer, ledger_breaker
+from oncebridge.engine.extender import Held, LeaseExtender
 from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.sources.file import OUTAGE_PATIENCE_US, FileRun
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.faults import Fault, faulty, lose_connection
 from payloads import ACW, PRESENCE, TIME_MS, envelope, raw
@@ -92,7 +92,7 @@ def assert_raises_often(bridge, times=5):
 # --- claims ------------------------------------------------------------------------------------------------------
 
 
-class WithoutBreaker(Asking):
+class WithoutBreaker(Claimer):
     """Asks as if nothing were known: the naive way."""
 
     def claim(self, asked):
@@ -106,7 +106,7 @@ class WithoutBreaker(Asking):
         raise AssertionError
 
 
-class WithoutNonce(Asking):
+class WithoutNonce(Claimer):
     """Repeats a call, but as a new one: the naive way."""
 
     def claim(self, asked):
@@ -165,8 +165,8 @@ def test_lost_reply_of_a_claim(delivery, make_bridge, ledger):
 
 
 def test_without_breaker_every_call_is_made(make_bridge, ledger, clock, monkeypatch):
-    """Asking as if nothing were known makes thousands of calls in ten minutes, which the rule above notices."""
-    monkeypatch.setattr(oncebridge.intake.flow, "Asking", WithoutBreaker)
+    """Claimer as if nothing were known makes thousands of calls in ten minutes, which the rule above notices."""
+    monkeypatch.setattr(oncebridge.engine.flow, "Claimer", WithoutBreaker)
     with pytest.raises(AssertionError, match="calls"):
         ten_minutes_away(make_bridge, ledger, clock)
 
@@ -174,7 +174,7 @@ def test_without_breaker_every_call_is_made(make_bridge, ledger, clock, monkeypa
 @DELIVERIES
 def test_without_nonce_the_own_claim_is_busy(delivery, make_bridge, ledger, monkeypatch):
     """Repeating a claim as a new call finds its own claim in the way, which the rule above notices."""
-    monkeypatch.setattr(oncebridge.intake.flow, "Asking", WithoutNonce)
+    monkeypatch.setattr(oncebridge.engine.flow, "Claimer", WithoutNonce)
     with pytest.raises(AssertionError, match="busy"):
         lost_reply(delivery, make_bridge, ledger)
 
@@ -309,7 +309,7 @@ def test_extend_that_comes_through_closes_it(ledger, clock):
     """A claim is extended however open the breaker is, and when that comes through it is closed."""
     ledger.open(None)
     breaker = ledger_breaker(clock)
-    keeper = Keeper(ledger, breaker, clock, lease_us=LEASE_S * 1_000_000, handler_timeout_us=900_000_000)
+    keeper = LeaseExtender(ledger, breaker, clock, lease_us=LEASE_S * 1_000_000, handler_timeout_us=900_000_000)
     ask = Ask(key=b"key")
     (answer,) = ledger.claim([ask], nonce=b"12345678", lease_us=LEASE_S * 1_000_000)
     held = Held(Claim(ask, answer.token), clock.monotonic_us())
@@ -317,10 +317,10 @@ def test_extend_that_comes_through_closes_it(ledger, clock):
     for _ in range(CLAIM_TRIES + 1):
         with pytest.raises(LedgerUnavailable):
             keeper.ensure(held, clock.monotonic_us())
-    assert breaker.again_in_us > 0
+    assert breaker.retry_in_us > 0
     comes_back(ledger)
     assert keeper.ensure(held, clock.monotonic_us())
-    assert breaker.again_in_us == 0
+    assert breaker.retry_in_us == 0
 
 
 class Holder:
@@ -336,7 +336,9 @@ class Holder:
 def test_claims_are_extended_again_when_the_ledger_is_back(error, ledger, clock):
     """Neither an outage nor a refusal, such as of a right that somebody takes and gives back, ends the keeper."""
     ledger.open(None)
-    keeper = Keeper(ledger, ledger_breaker(clock), clock, lease_us=LEASE_S * 1_000_000, handler_timeout_us=900_000_000)
+    keeper = LeaseExtender(
+        ledger, ledger_breaker(clock), clock, lease_us=LEASE_S * 1_000_000, handler_timeout_us=900_000_000
+    )
     ask = Ask(key=b"key")
     (answer,) = ledger.claim([ask], nonce=b"12345678", lease_us=LEASE_S * 1_000_000)
     held = Held(Claim(ask, answer.token), clock.monotonic_us())

@@ -110,7 +110,7 @@ def test_a_repr_shows_no_payload():
 #: Fields by which payload is held, whatever the record is called.
 HOLDS_PAYLOAD = {"raw", "raws", "body", "exact", "detail", "data"}
 #: Where these hold something else: a digest, an answer of our own, or bytes that msgspec itself does not show.
-HOLDS_NONE = {"LentClaim", "_Claim1", "Reply", "_Frame", "_Marks"}
+HOLDS_NONE = {"RemoteClaim", "_Claim1", "Reply", "_Frame", "_Marks"}
 #: Where there are settings, or events that are made up.
 ELSEWHERE = ("oncebridge.settings", "oncebridge.simulation", "oncebridge.testing", "oncebridge.__main__")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from oncebridge import Bridge, Settings
-from oncebridge.intake.file import FileRun, read_deliveries
-from oncebridge.intake.unwrap import NESTING_MAX, unwrap, unwrap_parsed
+from oncebridge.sources.file import FileRun, read_deliveries
+from oncebridge.sources.unwrap import NESTING_MAX, unwrap, unwrap_parsed
 from payloads import PRESENCE, envelope
 from shapes import (
     balancer_request,
@@ -199,7 +199,7 @@ def test_a_broken_array_is_one_delivery(broken):
 def test_an_array_that_is_too_large_is_one_delivery(monkeypatch):
     """Up to the limit it is taken apart."""
     data = f"[{TEXT}, {TEXT}]".encode()
-    monkeypatch.setattr("oncebridge.intake.unwrap.WRAPPER_BYTES_MAX", len(data))
+    monkeypatch.setattr("oncebridge.sources.unwrap.WRAPPER_BYTES_MAX", len(data))
     assert unwrap(data) == [TEXT.encode()] * 2
     assert unwrap(data + b" ") == [data + b" "]
 

@@ -391,10 +391,10 @@ def test_duplicates_name_the_original(make_bridge):
     bridge = make_bridge()
     deliveries = [acw(id="one"), acw(id="one"), acw(id="two"), acw(id=ABSENT)]
     for results in (bridge.process_many(deliveries), bridge.process_many(deliveries)):
-        assert [result.of for result in results[1:]] == ["one"] * 3
+        assert [result.original_envelope_id for result in results[1:]] == ["one"] * 3
         assert ["same envelope" in result.reason for result in results[1:]] == [True, False, False]
         assert all("already done" in result.reason for result in results[1:])
-        assert [result.envelope for result in results] == ["one", "one", "two", None]
+        assert [result.envelope_id for result in results] == ["one", "one", "two", None]
 
 
 def test_replays_anew(make_bridge):
@@ -517,9 +517,9 @@ def simulated(seed):
 def mistakes(deliveries, results):
     """Return the deliveries whose verdict is not the truth, with both."""
     return [
-        (delivery.n, delivery.fault, delivery.verdict, result.verdict, delivery.of, result.of)
+        (delivery.n, delivery.fault, delivery.verdict, result.verdict, delivery.of, result.original_envelope_id)
         for delivery, result in zip(deliveries, results, strict=True)
-        if (result.verdict, result.of) != (delivery.verdict, delivery.of)
+        if (result.verdict, result.original_envelope_id) != (delivery.verdict, delivery.of)
     ]
 
 

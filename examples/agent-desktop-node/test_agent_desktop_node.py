@@ -126,7 +126,7 @@ def test_the_worker_dies_after_its_update(start, call, database):
     other.deliver_until_taken(call())
     first, second = database.requests
     assert second.key == first.key
-    assert int(second.headers["Oncebridge-Fence"]) > int(first.headers["Oncebridge-Fence"])
+    assert int(second.headers["Oncebridge-Token"]) > int(first.headers["Oncebridge-Token"])
     assert database.updates == ["connected"]
 
 

@@ -15,7 +15,7 @@ const TIMEOUT_MS = 5000; // longer than the service takes at most, which is 4.5 
  * @property {number} token higher at every claim: hand it to what you write to, which can then refuse a late worker
  * @property {number} attempt
  * @property {number} lease_seconds
- * @property {number | null} again_in_seconds
+ * @property {number | null} retry_in_seconds
  */
 
 /** The delivery has to come again: throw this at Lambda, answer 503 over HTTP, and never 200. */
@@ -66,7 +66,7 @@ export class Claims {
         const claimed = await this.claim(event);
         if (!claimed.claim) {
             if (claimed.acknowledge) return claimed.outcome ?? claimed.verdict;
-            throw new NotAcknowledged(claimed.reason, claimed.again_in_seconds);
+            throw new NotAcknowledged(claimed.reason, claimed.retry_in_seconds);
         }
         let settled;
         try {

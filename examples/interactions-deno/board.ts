@@ -9,7 +9,7 @@ export async function show({ interactionId, status }: Update, once?: Once): Prom
     if (url) {
         const headers = new Headers({ "Content-Type": "application/json" });
         if (once) headers.set("Idempotency-Key", once.key);
-        if (once) headers.set("Oncebridge-Fence", String(once.token));
+        if (once) headers.set("Oncebridge-Token", String(once.token));
         const body = JSON.stringify({ conversation: interactionId, state: status });
         const answer = await fetch(url, { method: "POST", headers, body, signal: once?.signal });
         await answer.body?.cancel();

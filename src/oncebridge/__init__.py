@@ -5,6 +5,7 @@ from __future__ import annotations
 from oncebridge.bridge import Bridge
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.deadletters import DeadLetter, DeadLetters
+from oncebridge.engine.result import Result
 from oncebridge.errors import (
     ClaimLost,
     ConfigurationError,
@@ -20,7 +21,6 @@ from oncebridge.errors import (
     Unreadable,
 )
 from oncebridge.event import Envelope, Event
-from oncebridge.intake.results import Result
 from oncebridge.settings import Settings
 
 __all__ = [  # noqa: RUF022 - grouped by who needs it

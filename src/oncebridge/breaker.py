@@ -26,11 +26,11 @@ OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, cap_seconds=10.0)
 class Open(SaysWhy):
     """The breaker is open: the call was not made, or only to look. Raised inside the bridge only."""
 
-    def __init__(self, failures: int, again_in_us: int, last: str) -> None:
+    def __init__(self, failures: int, retry_in_us: int, last: str) -> None:
         """Remember how often it failed in a row, how it failed last, and when it is tried next."""
-        super().__init__(f"failed {failures} times in a row, tried next in {again_in_us / 1e6:.1f} s: {last}")
+        super().__init__(f"failed {failures} times in a row, tried next in {retry_in_us / 1e6:.1f} s: {last}")
         self.failures = failures
-        self.again_in_us = again_in_us
+        self.retry_in_us = retry_in_us
         self.last = last
 
 
@@ -89,7 +89,7 @@ class Breaker:
         return self._openings > 0
 
     @property
-    def again_in_us(self) -> int:
+    def retry_in_us(self) -> int:
         """How long a call would be refused from now on; 0 if one would be let through."""
         with self._lock:
             return self._refused_us(self._clock.monotonic_us())

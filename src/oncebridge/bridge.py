@@ -11,16 +11,15 @@ from msgspec.structs import replace
 from oncebridge import forks
 from oncebridge.clock import Clock, Stop, SystemClock
 from oncebridge.deadletters import DeadLetters
+from oncebridge.engine.claimer import ledger_breaker, reach
+from oncebridge.engine.flow import Flow
+from oncebridge.engine.limits import USUAL, BatchLimits
+from oncebridge.engine.result import delivered
+from oncebridge.engine.runner import check_transaction
+from oncebridge.engine.runs import Closed
+from oncebridge.engine.unhandled import Unhandled
 from oncebridge.genesys_topics import is_known, looks_like_one, nearest
 from oncebridge.handlers import Handlers
-from oncebridge.intake.asking import ledger_breaker, reach
-from oncebridge.intake.aws_lambda import answer
-from oncebridge.intake.flow import Flow
-from oncebridge.intake.results import delivered
-from oncebridge.intake.runs import Closed
-from oncebridge.intake.terms import USUAL, Terms
-from oncebridge.intake.unhandled import Unhandled
-from oncebridge.intake.work import check_transaction
 from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.ledgers.protocol import MayBecomeAnother
 from oncebridge.settings import Settings, load_settings
@@ -28,6 +27,7 @@ from oncebridge.settings.secrets import is_reference, read_reference
 from oncebridge.settings.sinks.webhook import downstream_sink
 from oncebridge.sinks import Breakers, Means, make_sink
 from oncebridge.sinks.letters import make_copiers
+from oncebridge.sources.lambda_handler import answer
 from oncebridge.telemetry import Books, Telemetry
 from oncebridge.telemetry.emf import EmbeddedMetrics
 from oncebridge.telemetry.otel import observe_with_otel
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
 
+    from oncebridge.engine.result import Result
     from oncebridge.handlers import Handler
-    from oncebridge.intake.results import Result
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.settings.sinks.sink import SinkSettings
     from oncebridge.sinks import Sink
@@ -243,13 +243,13 @@ class Bridge:
         profiles, handlers = self.settings.profiles, self.handlers
         return [*(profile.topic for profile in profiles), *(handler.pattern for handler in handlers)]
 
-    def _run(self, batch: list[Any], terms: Terms) -> list[Result]:
+    def _run(self, batch: list[Any], terms: BatchLimits) -> list[Result]:
         self.books.receive(len(batch))
         results = self._opened_run(batch, terms)
         self.account(results)
         return results
 
-    def _opened_run(self, batch: list[Any], terms: Terms) -> list[Result]:
+    def _opened_run(self, batch: list[Any], terms: BatchLimits) -> list[Result]:
         while True:
             try:
                 return self.open().run(batch, terms)

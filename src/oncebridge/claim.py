@@ -129,7 +129,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     claim: Claim
     outcome: Outcome
     #: For `retry`: advice when to come again, by the ledger's clock.
-    again_in_us: int = 0
+    retry_in_us: int = 0
     letter: Letter | None = None
 
 
@@ -146,7 +146,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     content: bytes | None = None
     envelope: str | None = None
     changed_us: int = 0
-    again_us: int = 0
+    retry_at_us: int = 0
     letter: bool = False
 
 
@@ -380,7 +380,7 @@ def decide_settle(settlement: Settlement, record: Record | None, entity: Entity 
         lease_until_us=0,
         attempts=record.attempts + (1 if failed else 0),
         changed_us=now_us,
-        again_us=now_us + settlement.again_in_us if outcome is Outcome.RETRY else 0,
+        retry_at_us=now_us + settlement.retry_in_us if outcome is Outcome.RETRY else 0,
         letter=outcome is Outcome.DEAD or (record.letter and status not in SETTLED),
     )
     if entity is None:

@@ -10,20 +10,20 @@ from msgspec.structs import replace
 
 from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.discreet import Discreet
+from oncebridge.engine.limits import GOES_ON
+from oncebridge.engine.result import Result, joined, reason_for
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_bytes, key_text, unreadable_key
-from oncebridge.intake.results import Result, joined, reason_for
-from oncebridge.intake.terms import GOES_ON
-from oncebridge.intake.unwrap import unwrap
 from oncebridge.ledgers.protocol import Query
+from oncebridge.sources.unwrap import unwrap
 from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
-    from oncebridge.intake.flow import Flow
-    from oncebridge.intake.tasks import Delivery
+    from oncebridge.engine.flow import Flow
+    from oncebridge.engine.task import Delivery
     from oncebridge.ledgers.protocol import Entry
 
 DISCARD_LEASE_US = 10_000_000
@@ -41,11 +41,11 @@ class DeadLetter(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     topic: str
     time_ms: int | None
-    envelope: str | None
+    envelope_id: str | None
     attempts: int
     #: When it became a dead letter, or was last redriven.
     changed_ms: int
-    again_ms: int | None
+    retry_at_ms: int | None
     lease_until_ms: int | None
     reason: str
     #: Only from `show`: what it holds, and the error with its traceback. Both may be personal data.
@@ -61,10 +61,10 @@ class DeadLetter(Discreet, msgspec.Struct, frozen=True, kw_only=True):
             status=entry.status,
             topic=entry.topic,
             time_ms=entry.time_ms,
-            envelope=entry.envelope,
+            envelope_id=entry.envelope,
             attempts=entry.attempts,
             changed_ms=entry.changed_us // 1000,
-            again_ms=entry.again_us // 1000 or None,
+            retry_at_ms=entry.retry_at_us // 1000 or None,
             lease_until_ms=entry.lease_until_us // 1000 or None,
             reason=entry.reason,
             raw=entry.raw,
@@ -230,7 +230,7 @@ class DeadLetters:
             reason="no dead letter is kept under this key any more",
             key=letter.key,
             topic=letter.topic,
-            envelope=letter.envelope,
+            envelope_id=letter.envelope_id,
         )
 
     def _recorded(self, move: str, letter: DeadLetter, result: Result) -> Result:
@@ -272,7 +272,7 @@ def _result(entry: Entry, verdict: Verdict, reason: str, outcome: Outcome | None
         reason=reason,
         key=key_text(entry.key),
         topic=entry.topic,
-        envelope=entry.envelope,
+        envelope_id=entry.envelope,
     )
 
 

@@ -20,14 +20,14 @@ import payloads
 from cli.conftest import CommandLine
 from oncebridge import Bridge, PermanentError, RetryLater
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable
-from oncebridge.intake.messages import InFlight, new_message
-from oncebridge.intake.sqs import QueueRun
-from oncebridge.intake.sqs_queue import Failed, Queue, Received
-from oncebridge.intake.visibility import Visibility
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.settings import Settings
 from oncebridge.sinks.amazon import queue_client
+from oncebridge.sources.sqs.consumer import QueueRun
+from oncebridge.sources.sqs.in_flight import InFlight, new_message
+from oncebridge.sources.sqs.queue import Failed, Queue, Received
+from oncebridge.sources.sqs.visibility import Visibility
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.faults import Fault, faulty
 from servers.process import wait_until

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 from lambda_function import Function, fact, text
 from oncebridge import Bridge, LedgerRefused, LedgerUnavailable, NotAcknowledged, PermanentError
-from oncebridge.intake.unwrap import unwrap_parsed
 from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.sources.unwrap import unwrap_parsed
 from oncebridge.testing.faults import Fault, faulty
 from payloads import ACW, CANARIES, PRESENCE, envelope, personal
 from shapes import (

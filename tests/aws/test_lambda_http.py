@@ -8,9 +8,9 @@ import pytest
 from lambda_function import Function, fact, text
 from oncebridge import LedgerUnavailable, PermanentError, RetryLater
 from oncebridge.breaker import Open
-from oncebridge.intake.http_reply import METHODS
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings.secrets import Secret
+from oncebridge.sources.http_reply import METHODS
 from oncebridge.telemetry import COLUMNS
 from oncebridge.testing.faults import Fault, faulty
 from shapes import balancer_request, encoded, gateway_request, message, records, url_request
@@ -266,7 +266,7 @@ def test_headers_of_any_form_are_looked_at(locked, door, headers):
 def test_every_key_is_compared_whatever_was_sent(locked, monkeypatch):
     """How long it takes tells nobody which key was nearly right, or whether the first one was."""
     compared = []
-    from oncebridge.intake import api_keys
+    from oncebridge.sources import api_keys
 
     def compare(one, other):
         compared.append((one, other))

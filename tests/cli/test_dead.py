@@ -9,7 +9,7 @@ import payloads
 
 LEDGER = "sqlite:///once.db"
 LETTER_FIELDS = [
-    "key", "handler", "status", "topic", "time_ms", "id", "attempts", "changed_ms", "again_ms", "lease_until_ms",
+    "key", "handler", "status", "topic", "time_ms", "id", "attempts", "changed_ms", "retry_at_ms", "lease_until_ms",
     "reason",
 ]  # fmt: skip
 NO_KEY = "ob1_" + "0" * 32

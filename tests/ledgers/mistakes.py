@@ -282,7 +282,7 @@ MISTAKES = [
     ),
     ("first envelope", "_granted", keep("envelope"), "the_original_is_the_delivery_that_did_the_work"),
     ("attempts from before", "_granted", keep("attempts"), "a_redrive_starts_from_zero"),
-    ("advice from before", "_granted", keep("again_us"), "again_at_is_advice"),
+    ("advice from before", "_granted", keep("retry_at_us"), "again_at_is_advice"),
     (
         "no letter while redriven",
         "_granted",

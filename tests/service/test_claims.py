@@ -61,7 +61,7 @@ def test_of_many_at_once_one_is_fresh(place):
     answers = [answer.json for desk in desks for answer in desk.all_at_once(requests)]
     assert Counter(answer["verdict"] for answer in answers) == {"fresh": 1, "busy": 11}
     assert all(answer["acknowledge"] is False for answer in answers)
-    assert all(answer["again_in_seconds"] > 0 for answer in answers if answer["verdict"] == "busy")
+    assert all(answer["retry_in_seconds"] > 0 for answer in answers if answer["verdict"] == "busy")
 
 
 def test_any_worker_settles_a_claim(place):

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from oncebridge.intake import lending
-from oncebridge.intake.lending import OTHER_NAMES
 from oncebridge.retry import RetryPolicy
+from oncebridge.sources import remote_claims as lending
+from oncebridge.sources.remote_claims import OTHER_NAMES
 from oncebridge.telemetry import logger
 from oncebridge.telemetry.counting import Counts, Topics
 from payloads import ACW, TIME_MS, envelope, presence

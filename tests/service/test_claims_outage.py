@@ -295,7 +295,7 @@ def test_what_stays_busy_is_answered_within_the_time_of_a_request(place, monkeyp
     desk.claim(EVENT)
     answered = desk.send("/claims", event=EVENT)
     assert (answered.status, answered.json["verdict"]) == (200, "busy")
-    assert answered.json["again_in_seconds"] == 600
+    assert answered.json["retry_in_seconds"] == 600
 
 
 def test_a_service_that_stops_lends_nothing_more(place):

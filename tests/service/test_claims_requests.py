@@ -70,8 +70,8 @@ WRONG = [
     ("/claims/settle", {"claim": "x", "outcome": "Done"}, "outcome: expected done, retry, release or dead"),
     (
         "/claims/settle",
-        {"claim": "x", "outcome": "retry", "again_in_seconds": -1, "event": EVENT},
-        "again_in_seconds: expected a number from 0 to 604800",
+        {"claim": "x", "outcome": "retry", "retry_in_seconds": -1, "event": EVENT},
+        "retry_in_seconds: expected a number from 0 to 604800",
     ),
     ("/claims/settle", {"claim": "x", "outcome": "done", "detail": ["x"]}, "detail: expected a text"),
     (
@@ -149,7 +149,7 @@ def test_what_is_optional_may_be_null(desk):
     claimed = desk.send("/claims", event=EVENT, handler=None, lease_seconds=None).json
     assert claimed["lease_seconds"] == 30
     answered = desk.send(
-        "/claims/settle", claim=claimed["claim"], outcome="done", again_in_seconds=None, detail=None, event=None
+        "/claims/settle", claim=claimed["claim"], outcome="done", retry_in_seconds=None, detail=None, event=None
     )
     assert answered.json == {"ok": True, "outcome": "done"}
 

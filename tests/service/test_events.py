@@ -7,9 +7,9 @@ import pytest
 from lambda_function import Function, fact, text
 from oncebridge import LedgerUnavailable, PermanentError, RetryLater
 from oncebridge.errors import LedgerRefused
-from oncebridge.intake.http_reply import METHODS
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.service import door
+from oncebridge.sources.http_reply import METHODS
 from oncebridge.telemetry import COLUMNS
 from oncebridge.testing.faults import Fault, faulty
 from payloads import CANARIES, personal

@@ -9,7 +9,7 @@ import pytest
 from lambda_function import text
 from oncebridge import Bridge
 from oncebridge.claim import Outcome, Verdict
-from oncebridge.intake.results import Result, delivered, joined
+from oncebridge.engine.result import Result, delivered, joined
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.service import gathering
 from oncebridge.testing.faults import Fault, faulty, lose_connection

@@ -140,7 +140,7 @@ def test_what_is_shown_as_answers_is_what_is_answered(desk):
     redelivery = desk.client.post("/claims", request).json
     for name, answered in (("fresh", fresh), ("busy", busy), ("redelivery", redelivery)):
         steady = {
-            field for field, value in shown[name].items() if field not in ("key", "claim", "token", "again_in_seconds")
+            field for field, value in shown[name].items() if field not in ("key", "claim", "token", "retry_in_seconds")
         }
         assert {field: answered[field] for field in steady} == {field: shown[name][field] for field in steady}
         kinds = {field: type(value) for field, value in shown[name].items()}
@@ -212,7 +212,7 @@ _values = st.recursive(
 _events = st.just(_event) | st.just(raw(_event).decode()) | st.just([_event]) | _values
 _numbers = st.sampled_from([0, 0.1, 5, 43_200, 43_201, -1, 1e308, 10**30, True, "5"]) | _values
 _names = st.sampled_from(
-    ["event", "handler", "lease_seconds", "claim", "outcome", "again_in_seconds", "detail", "other"]
+    ["event", "handler", "lease_seconds", "claim", "outcome", "retry_in_seconds", "detail", "other"]
 )
 
 
@@ -225,7 +225,7 @@ def bodies(draw):
         "lease_seconds": _numbers,
         "claim": st.just("REAL") | st.text(alphabet="AB_-=", max_size=8) | _values,
         "outcome": st.sampled_from(["done", "retry", "release", "dead", "discard"]) | _values,
-        "again_in_seconds": _numbers,
+        "retry_in_seconds": _numbers,
         "detail": st.text(max_size=20) | _values,
         "other": _values,
     }

@@ -419,7 +419,7 @@ def test_a_closed_bus_costs_no_attempts(means, error):
     ends = [end for _ in range(5) for end in sink.send_many(events(2))]
     assert [type(end) for end in ends] == [Open] * 10
     assert "bus clean answered" in ends[0].last
-    assert min(end.again_in_us for end in ends) > 0
+    assert min(end.retry_in_us for end in ends) > 0
     assert len(amazon.calls) <= 9, "after three failures in a row nobody asks"
 
 

@@ -74,7 +74,7 @@ def test_a_message_is_the_event_as_it_came(means, text):
     assert entry["MessageAttributes"] == {
         "oncebridge_key": {"DataType": "String", "StringValue": event.key},
         "oncebridge_topic": {"DataType": "String", "StringValue": event.topic},
-        "oncebridge_fence": {"DataType": "Number", "StringValue": "1767225600000001"},
+        "oncebridge_token": {"DataType": "Number", "StringValue": "1767225600000001"},
         "oncebridge_attempt": {"DataType": "Number", "StringValue": "3"},
     }
     assert entry.keys() == {"Id", "MessageBody", "MessageAttributes"}

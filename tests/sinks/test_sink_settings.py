@@ -102,7 +102,7 @@ WRONG = {
     URL + 'headers = { "Ü" = "1" }': ("headers", "the name of a header", "got 'Ü'"),
     URL + 'headers = { content-type = "text/plain" }': ("headers", "set anyway", "got 'content-type'"),
     URL + 'headers = { Idempotency-Key = "1" }': ("headers", "set anyway", "got 'Idempotency-Key'"),
-    URL + 'headers = { Oncebridge-Fence = "1" }': ("headers", "set anyway", "got 'Oncebridge-Fence'"),
+    URL + 'headers = { Oncebridge-Token = "1" }': ("headers", "set anyway", "got 'Oncebridge-Token'"),
     URL + 'headers = { Host = "other" }': ("headers", "set anyway", "got 'Host'"),
     URL + 'headers = { X-A = "1", x-a = "2" }': ("the header x-a is set twice", "keep one"),
     URL + "headers = 5": ("headers", "expected a table"),

@@ -256,5 +256,5 @@ def test_a_pause_is_no_attempt_in_a_transaction_either(tables, own_ledger, bridg
         raise Open(1, 1_000_000, "left alone")
 
     result = made.process(status("IDLE"))
-    assert (result.outcome, result.again_in_us) == (Outcome.RELEASE, 1_000_000)
+    assert (result.outcome, result.retry_in_us) == (Outcome.RELEASE, 1_000_000)
     assert result.reason.endswith("this was no attempt: left alone")

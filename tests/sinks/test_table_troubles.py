@@ -265,7 +265,7 @@ def test_while_it_is_down_it_is_left_alone(postgres_desk, bridge, clock):  # noq
         proxy.heal()
         result = made.process(status("IDLE"))
         assert result.outcome is Outcome.RELEASE
-        assert 0 < result.again_in_us <= 10_000_000
+        assert 0 < result.retry_in_us <= 10_000_000
         assert keys(postgres_desk) == []
         clock.advance(20)
         assert made.process(status("IDLE", 3000)).outcome is Outcome.DONE

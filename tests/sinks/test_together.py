@@ -10,9 +10,9 @@ import pytest
 from oncebridge import Bridge, Outcome, PermanentError, RetryLater, Settings, Verdict
 from oncebridge.breaker import Open
 from oncebridge.claim import Status
+from oncebridge.engine.limits import BatchLimits
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import key_bytes
-from oncebridge.intake.terms import Terms
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.testing.clock import ManualClock
@@ -239,7 +239,7 @@ def test_what_failed_is_tried_again_alone(make_bridge):
     bridge = make_bridge(sender)
     results = bridge.process_many(facts(6))
     assert outcomes(results) == ["done", "retry", "done", "done", "retry", "done"]
-    assert results[4].again_in_us >= 90_000_000
+    assert results[4].retry_in_us >= 90_000_000
     assert [result.column for result in bridge.process_many(facts(6))] == [
         "redelivery", "processed", "redelivery", "redelivery", "processed", "redelivery",
     ]  # fmt: skip
@@ -308,7 +308,7 @@ def test_an_open_breaker_costs_no_attempt(make_bridge):
         results = bridge.process_many(facts(2))
         assert outcomes(results) == [Outcome.RELEASE] * 2
         assert results[0].reason == "its receiver is out of reach; this was no attempt: bus clean answered AccessDenied"
-        assert results[0].again_in_us == 700_000
+        assert results[0].retry_in_us == 700_000
     assert outcomes(bridge.process_many(facts(2))) == [Outcome.DONE] * 2
     assert [event.attempt for event in sender.calls[-1]] == [1, 1]
 
@@ -316,7 +316,7 @@ def test_an_open_breaker_costs_no_attempt(make_bridge):
 def test_who_counts_deliveries_is_told_the_limit(make_bridge):
     """Where whoever delivers gives few attempts, they are the limit for events that go together too."""
     bridge = make_bridge(Sender(*[raising(OSError())] * 2))
-    terms = Terms(attempts=2)
+    terms = BatchLimits(attempts=2)
     first, second = (outcomes(bridge.open().run(facts(2), terms)) for _ in range(2))
     assert (first, second) == ([Outcome.RETRY] * 2, [Outcome.DEAD] * 2)
 
@@ -382,7 +382,7 @@ def test_a_deadline_leaves_the_rest_untried(make_bridge, clock):
     """Once the time is over no other call begins; what was not tried is given back at no cost."""
     sender = Sender(lambda _: clock.advance(5))
     bridge = make_bridge(sender)
-    terms = Terms(until_us=clock.monotonic_us() + 3_000_000)
+    terms = BatchLimits(until_us=clock.monotonic_us() + 3_000_000)
     results = bridge.open().run(facts(15), terms)
     assert outcomes(results) == [Outcome.DONE] * 10 + [Outcome.RELEASE] * 5
     assert {result.reason for result in results[10:]} == {"stopped before it was tried"}

@@ -82,7 +82,7 @@ def test_headers_say_which_event_and_which_attempt(sink):
         send(event_of(envelope(ACW)))
         send(event_of(envelope(ACW), token=23, attempt=2))
     told = [
-        [request.headers[name] for name in ("Idempotency-Key", "Oncebridge-Fence", "Oncebridge-Attempt")]
+        [request.headers[name] for name in ("Idempotency-Key", "Oncebridge-Token", "Oncebridge-Attempt")]
         for request in receiver.requests
     ]
     assert told == [[f"{KEY}.crm", "17", "1"], [f"{KEY}.crm", "23", "2"]]
@@ -108,7 +108,7 @@ def test_nothing_of_an_event_is_in_url_or_headers(sink):
         "content-type",
         "user-agent",
         "idempotency-key",
-        "oncebridge-fence",
+        "oncebridge-token",
         "oncebridge-attempt",
         "x-team",
     }
@@ -284,7 +284,7 @@ def test_a_receiver_that_is_unwell_is_left_alone(reply, error, sink, clock):
         with pytest.raises(Open) as kept_back:
             send(event_of(envelope(ACW)))
         assert len(receiver.requests) == OPENS_AFTER
-        clock.advance(kept_back.value.again_in_us / 1e6)
+        clock.advance(kept_back.value.retry_in_us / 1e6)
         send(event_of(envelope(ACW)))
         send(event_of(envelope(ACW)))
     assert len(receiver.requests) == OPENS_AFTER + 2
@@ -317,7 +317,7 @@ def test_a_pause_is_for_everybody(status, sink, clock):
         clock.advance(6.5)
         with pytest.raises(Open) as kept_back:
             send(event_of(envelope(ACW)))
-        assert kept_back.value.again_in_us == 500_000
+        assert kept_back.value.retry_in_us == 500_000
         assert len(receiver.requests) == 1
         clock.advance(0.5)
         send(event_of(envelope(ACW)))

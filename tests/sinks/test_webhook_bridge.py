@@ -92,7 +92,7 @@ def test_a_retry_repeats_only_the_sink_that_failed(bridge):
     assert well.raw_effects == Counter({f"{key}.audit": 1})
     assert [request.key for request in sick.requests] == [f"{key}.crm"] * 3
     assert [request.headers["Oncebridge-Attempt"] for request in sick.requests] == ["1", "2", "3"]
-    fences = [int(request.headers["Oncebridge-Fence"]) for request in sick.requests]
+    fences = [int(request.headers["Oncebridge-Token"]) for request in sick.requests]
     assert fences == sorted(set(fences))  # each claim raises it
     assert made.books.as_dict()["balanced"]
 
@@ -155,7 +155,7 @@ def test_events_that_were_not_sent_cost_no_attempt(bridge, clock):
         results = made.process_many(batch)
         assert [result.outcome for result in results] == [Outcome.RETRY] * 3 + [Outcome.RELEASE] * 17
         assert len(receiver.requests) == 3
-        assert all(result.again_in_us > 0 for result in results[3:])
+        assert all(result.retry_in_us > 0 for result in results[3:])
         well.set()
         clock.advance(10)
         again = made.process_many(batch)
@@ -217,8 +217,8 @@ def test_a_pause_is_kept(bridge, clock):
     with running_receiver(lambda _: replies.pop() if replies else Reply()) as receiver:
         made = bridge(table("crm", receiver.url))
         told, kept_back = made.process_many([event(1), event(2)])
-        assert (told.outcome, told.again_in_us) == (Outcome.RETRY, 7_000_000)
-        assert (kept_back.outcome, kept_back.again_in_us) == (Outcome.RELEASE, 7_000_000)
+        assert (told.outcome, told.retry_in_us) == (Outcome.RETRY, 7_000_000)
+        assert (kept_back.outcome, kept_back.retry_in_us) == (Outcome.RELEASE, 7_000_000)
         clock.advance(7)
         assert [made.process(event(n)).outcome for n in (1, 2)] == [Outcome.DONE] * 2
 

@@ -25,8 +25,8 @@ from oncebridge.cli.wiring import (
 )
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, OncebridgeError
-from oncebridge.intake.sqs import QueueRun
-from oncebridge.intake.sqs_queue import Queue
+from oncebridge.sources.sqs.consumer import QueueRun
+from oncebridge.sources.sqs.queue import Queue
 from oncebridge.telemetry.prometheus import Prometheus
 
 if TYPE_CHECKING:

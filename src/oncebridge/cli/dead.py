@@ -27,7 +27,7 @@ from oncebridge.identity import read_time
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
     from oncebridge.deadletters import DeadLetter
-    from oncebridge.intake.results import Result
+    from oncebridge.engine.result import Result
 
 EXIT_STILL_DEAD: Final = 1
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -151,7 +151,7 @@ def _until_settled(bridge: Bridge, letter: DeadLetter, *, force: bool) -> Result
     letters = bridge.dead_letters
     result = letters.redrive(letter, force=force)
     while result.outcome is not None and not result.acknowledged and not bridge.stopping.is_set():
-        bridge.clock.wait(bridge.stopping, result.again_in_us / 1_000_000)
+        bridge.clock.wait(bridge.stopping, result.retry_in_us / 1_000_000)
         result = letters.redrive(letter, force=force)
     return result
 
@@ -200,10 +200,10 @@ def _as_dict(letter: DeadLetter) -> dict[str, Any]:
         "status": letter.status,
         "topic": letter.topic,
         "time_ms": letter.time_ms,
-        "id": letter.envelope,
+        "id": letter.envelope_id,
         "attempts": letter.attempts,
         "changed_ms": letter.changed_ms,
-        "again_ms": letter.again_ms,
+        "retry_at_ms": letter.retry_at_ms,
         "lease_until_ms": letter.lease_until_ms,
         "reason": letter.reason or None,
     }

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import sqlite3
     from multiprocessing.connection import Connection
 
+    from oncebridge.engine.result import Result
     from oncebridge.event import Event
-    from oncebridge.intake.results import Result
 
 CRM = "CREATE TABLE crm (key TEXT NOT NULL, topic TEXT NOT NULL, token INTEGER NOT NULL)"
 

@@ -15,8 +15,8 @@ from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, Settin
 from oncebridge.diagnosis.explain import Explanation
 from oncebridge.diagnosis.explain import explain as explain_one
 from oncebridge.errors import Unreadable
-from oncebridge.intake.file import read_deliveries
 from oncebridge.settings import DEFAULT_LEDGER
+from oncebridge.sources.file import read_deliveries
 from oncebridge.topics import Profiles
 from oncebridge.visible import visible
 

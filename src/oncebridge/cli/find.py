@@ -12,8 +12,8 @@ from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, Settin
 from oncebridge.errors import Unreadable
 from oncebridge.event import parse
 from oncebridge.identity import conflict_key, identify, key_bytes, key_text, subject_digest, unreadable_key
-from oncebridge.intake.file import read_deliveries
 from oncebridge.ledgers.protocol import Query
+from oncebridge.sources.file import read_deliveries
 from oncebridge.topics import Profiles
 
 if TYPE_CHECKING:

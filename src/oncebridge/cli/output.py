@@ -120,7 +120,7 @@ def entry_as_dict(entry: Entry) -> dict[str, Any]:
         "id": entry.envelope,
         "attempts": entry.attempts,
         "changed_ms": entry.changed_us // 1000,
-        "again_ms": entry.again_us // 1000 or None,
+        "retry_at_ms": entry.retry_at_us // 1000 or None,
         "lease_until_ms": entry.lease_until_us // 1000 or None,
         "reason": entry.reason or None,
     }

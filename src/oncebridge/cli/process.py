@@ -22,13 +22,13 @@ from oncebridge.cli.wiring import (
     without_handlers,
 )
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
-from oncebridge.intake.file import BATCH, FileRun, read_deliveries
+from oncebridge.sources.file import BATCH, FileRun, read_deliveries
 from oncebridge.visible import visible_json
 
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
+    from oncebridge.engine.result import Result
     from oncebridge.event import Event
-    from oncebridge.intake.results import Result
 
 
 def process(
@@ -89,10 +89,10 @@ def count_only(event: Event) -> None:
 def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
     line = {
         "n": n,
-        "id": result.envelope,
+        "id": result.envelope_id,
         "topic": result.topic,
         "verdict": result.verdict,
-        "of": result.of,
+        "of": result.original_envelope_id,
         "reason": result.reason,
     }
     lines.write(visible_json(line).encode() + b"\n")

@@ -165,7 +165,7 @@ class MemoryLedger:
             attempts=record.attempts,
             envelope=record.envelope,
             changed_us=record.changed_us,
-            again_us=record.again_us,
+            retry_at_us=record.retry_at_us,
             lease_until_us=record.lease_until_us or on_entity,
             reason=letter.reason if letter else "",
             raw=letter.raw if letter and raw else None,

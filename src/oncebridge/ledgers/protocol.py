@@ -31,7 +31,7 @@ class Entry(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     envelope: str | None = None
     changed_us: int = 0
-    again_us: int = 0
+    retry_at_us: int = 0
     lease_until_us: int = 0
     #: Where the ledger keeps it, for those that need to be told; goes back in `Ask.home`.
     home: bytes | None = None

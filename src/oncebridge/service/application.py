@@ -7,10 +7,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra
-from oncebridge.intake.http_reply import Reply, ok, problem, wrong_method
 from oncebridge.service.door import STOPPING, Door
 from oncebridge.service.events import Events
 from oncebridge.service.gathering import UNEXPECTED, Gathering
+from oncebridge.sources.http_reply import Reply, ok, problem, wrong_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable

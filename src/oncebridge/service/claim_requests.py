@@ -12,11 +12,11 @@ import msgspec
 
 from oncebridge.claim import Outcome
 from oncebridge.discreet import Discreet
-from oncebridge.intake.request_body import TooMany, deliveries_in
-from oncebridge.intake.work import AGAIN_SECONDS_MAX
+from oncebridge.engine.runner import AGAIN_SECONDS_MAX
 from oncebridge.settings import TOP
 from oncebridge.settings.checks import Check, number
 from oncebridge.settings.sinks import NAME
+from oncebridge.sources.request_body import TooMany, deliveries_in
 
 DETAIL_MAX: Final = 4000
 CALL_KEY_MAX: Final = 255
@@ -53,11 +53,11 @@ class ExtendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SettleRequest(Discreet, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """End a claim."""
 
-    shown = ("outcome", "again_in_seconds")
+    shown = ("outcome", "retry_in_seconds")
 
     claim: str
     outcome: Literal["done", "retry", "release", "dead"]
-    again_in_seconds: float | None = None
+    retry_in_seconds: float | None = None
     detail: str | None = None
     event: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -68,7 +68,7 @@ _EXPECTED: Final = {
     "lease_seconds": LEASE_SECONDS.expected,
     "claim": "the text that a claim was answered with",
     "outcome": "done, retry, release or dead",
-    "again_in_seconds": AGAIN_IN_SECONDS.expected,
+    "retry_in_seconds": AGAIN_IN_SECONDS.expected,
     "detail": "a text",
 }
 _FIELD: Final = re.compile(r"`\$\.(\w+)")
@@ -177,9 +177,9 @@ def read_lease_us(request: ClaimRequest | ExtendRequest, otherwise_us: int) -> i
     return _read_us("lease_seconds", LEASE_SECONDS, request.lease_seconds, otherwise_us)
 
 
-def read_again_in_us(request: SettleRequest) -> int | None:
+def read_retry_in_us(request: SettleRequest) -> int | None:
     """Return when to come again; None where that is left to the retry policy."""
-    return _read_us("again_in_seconds", AGAIN_IN_SECONDS, request.again_in_seconds, None)
+    return _read_us("retry_in_seconds", AGAIN_IN_SECONDS, request.retry_in_seconds, None)
 
 
 def _read_us(field: str, check: Check, seconds: float | None, otherwise: T) -> int | T:

@@ -14,7 +14,7 @@ import msgspec
 
 from oncebridge.claim import Ask, Claim
 from oncebridge.identity import Moment, digest
-from oncebridge.intake.lending import LentClaim
+from oncebridge.sources.remote_claims import RemoteClaim
 
 VERSION: Final = 1
 MAC_BYTES: Final = 16
@@ -50,7 +50,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Claim1).decode
 
 
-def write_claim(secret: bytes, lent: LentClaim) -> str:
+def write_claim(secret: bytes, lent: RemoteClaim) -> str:
     """Write a claim as its client gets it."""
     claim, ask = lent.claim, lent.claim.ask
     held = _Claim1(
@@ -80,7 +80,7 @@ def write_claim(secret: bytes, lent: LentClaim) -> str:
     return base64.urlsafe_b64encode(_mac(secret, data) + data).rstrip(b"=").decode()
 
 
-def read_claim(secret: bytes, text: str) -> LentClaim:
+def read_claim(secret: bytes, text: str) -> RemoteClaim:
     """Read a claim back; raise ValueError, in words for the client, where it is none that was written here."""
     try:
         signed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -101,7 +101,7 @@ def _mac(secret: bytes, data: bytes) -> bytes:
     return digest(secret, b"claim text", (data,))
 
 
-def _lent(held: _Claim1) -> LentClaim:
+def _lent(held: _Claim1) -> RemoteClaim:
     ask = Ask(
         key=held.key,
         handler=held.handler,
@@ -119,4 +119,4 @@ def _lent(held: _Claim1) -> LentClaim:
         user=held.user,
     )
     claim = Claim(ask, held.token, held.attempt)
-    return LentClaim(claim=claim, lease_us=held.lease_us, lent_us=held.lent_us, raw=held.raw)
+    return RemoteClaim(claim=claim, lease_us=held.lease_us, lent_us=held.lent_us, raw=held.raw)

@@ -15,19 +15,16 @@ import msgspec
 from msgspec.structs import replace
 
 from oncebridge.claim import Outcome, Verdict
+from oncebridge.engine.flow import POLL_US
+from oncebridge.engine.result import Result, reason_for
+from oncebridge.engine.task import Task, result_of
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.identity import key_text
-from oncebridge.intake.flow import POLL_US
-from oncebridge.intake.http_reply import OUTAGE, Reply, come_again, ok, problem
-from oncebridge.intake.lending import Ending, Lending, LentClaim
-from oncebridge.intake.results import Result, reason_for
-from oncebridge.intake.tasks import Task, result_of
 from oncebridge.service.claim_requests import (
     ClaimRequest,
     ExtendRequest,
     SettleRequest,
     Wrong,
-    read_again_in_us,
     read_call_key,
     read_delivery,
     read_detail,
@@ -35,10 +32,13 @@ from oncebridge.service.claim_requests import (
     read_handler,
     read_lease_us,
     read_request,
+    read_retry_in_us,
 )
 from oncebridge.service.claim_text import read_claim, write_claim
 from oncebridge.service.door import OVERLOADED, STOPPING, Refused
 from oncebridge.service.lender import Lender
+from oncebridge.sources.http_reply import OUTAGE, Reply, come_again, ok, problem
+from oncebridge.sources.remote_claims import Ending, RemoteClaim, RemoteClaims
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ class Claims:
     def __init__(self, bridge: Bridge) -> None:
         """Take the bridge; no thread is started before there is work."""
         self._bridge = bridge
-        self._lending = Lending(
+        self._lending = RemoteClaims(
             bridge.open,
             bridge.settings,
             books=bridge.books,
@@ -100,7 +100,7 @@ class Claims:
 
     async def claim(
         self, body: bytes, headers: dict[str, str], wait_until: float, is_wanted: Callable[[], bool]
-    ) -> tuple[Reply, LentClaim | None]:
+    ) -> tuple[Reply, RemoteClaim | None]:
         """Ask for one event, and again for a while if it is busy; return the answer, and the claim that is in it."""
         wait_until = min(wait_until, asyncio.get_running_loop().time() + self._busy_wait)
         try:
@@ -142,7 +142,7 @@ class Claims:
         await asyncio.sleep(min(left, POLL_US / 1_000_000))
         return True
 
-    def _granted(self, task: Task, lent: LentClaim) -> dict[str, Any]:
+    def _granted(self, task: Task, lent: RemoteClaim) -> dict[str, Any]:
         claim, answer = lent.claim, task.answer
         assert answer is not None
         return {
@@ -157,10 +157,10 @@ class Claims:
             "token": claim.token,
             "attempt": claim.attempt,
             "lease_seconds": lent.lease_us / 1_000_000,
-            "again_in_seconds": None,
+            "retry_in_seconds": None,
         }
 
-    async def take_back(self, lent: LentClaim) -> None:
+    async def take_back(self, lent: RemoteClaim) -> None:
         """Give a claim back that its client was not told of; if that fails too, it runs out."""
         with suppress(*_EXPECTED):
             await self._in_thread(lambda: self._lending.settle(lent, Ending(outcome=Outcome.RELEASE)))
@@ -182,18 +182,18 @@ class Claims:
 
     def _settle(self, body: bytes) -> Reply:
         request = read_request(body, SettleRequest)
-        again_in_us, detail = read_again_in_us(request), read_detail(request)
+        retry_in_us, detail = read_retry_in_us(request), read_detail(request)
         raw = read_ended_delivery(request)
         lent = self._read_claim(request.claim)
         if raw is not None and not self._lending.is_of(lent, raw):
             raise Wrong("event: is not the one that was claimed; send the delivery again that the claim was asked with")
-        ending = Ending(outcome=Outcome(request.outcome), again_in_us=again_in_us, detail=detail, raw=raw or b"")
+        ending = Ending(outcome=Outcome(request.outcome), retry_in_us=retry_in_us, detail=detail, raw=raw or b"")
         settled = self._lending.settle(lent, ending)
         if settled.unsent is not None:
             return _come_again(settled.unsent)
         return ok({"ok": settled.outcome is not None, "outcome": settled.outcome})
 
-    def _read_claim(self, text: str) -> LentClaim:
+    def _read_claim(self, text: str) -> RemoteClaim:
         try:
             return read_claim(self._bridge.open().secret, text)
         except ValueError as error:
@@ -233,7 +233,7 @@ class Call(msgspec.Struct):
     task: Task
     lease_us: int
     key: str | None
-    lent: LentClaim | None = None
+    lent: RemoteClaim | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -259,13 +259,13 @@ def _reply_for(result: Result) -> Reply:
             "reason": result.reason,
             "key": result.key,
             "topic": result.topic,
-            "of": result.of,
+            "of": result.original_envelope_id,
             "outcome": result.outcome,
             "claim": None,
             "token": None,
             "attempt": None,
             "lease_seconds": None,
-            "again_in_seconds": max(result.again_in_us, POLL_US) / 1_000_000 if is_busy else None,
+            "retry_in_seconds": max(result.retry_in_us, POLL_US) / 1_000_000 if is_busy else None,
         }
     )
 
@@ -278,7 +278,7 @@ def _kept(result: Result) -> Reply:
 
 
 def _come_again(result: Result) -> Reply:
-    return come_again(result.reason, -(-result.again_in_us // 1_000_000))
+    return come_again(result.reason, -(-result.retry_in_us // 1_000_000))
 
 
 def _called(name: str) -> str:

@@ -9,9 +9,9 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from oncebridge.intake.api_keys import KEY_HEADERS, Keys
-from oncebridge.intake.http_reply import NO_KEY, Reply, come_again, problem, wrong_method
 from oncebridge.service.deadlines import Deadlines
+from oncebridge.sources.api_keys import KEY_HEADERS, Keys
+from oncebridge.sources.http_reply import NO_KEY, Reply, come_again, problem, wrong_method
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence

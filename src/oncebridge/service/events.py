@@ -6,14 +6,14 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.intake.http_reply import METHODS, come_again
-from oncebridge.intake.request_body import TooMany, deliveries_in
 from oncebridge.service.door import Refused, send_reply
+from oncebridge.sources.http_reply import METHODS, come_again
+from oncebridge.sources.request_body import TooMany, deliveries_in
 
 if TYPE_CHECKING:
-    from oncebridge.intake.http_reply import Reply
     from oncebridge.service.door import Door, Receive, Scope, Send
     from oncebridge.service.gathering import Bundle, Gathering
+    from oncebridge.sources.http_reply import Reply
 
 #: Larger bodies are taken apart in a thread: other requests need not wait for that.
 LARGE_BYTES: Final = 262_144

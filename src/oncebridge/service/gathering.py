@@ -22,16 +22,16 @@ import msgspec
 from oncebridge import forks
 from oncebridge.claim import Verdict
 from oncebridge.discreet import Discreet
+from oncebridge.engine.limits import BatchLimits
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
-from oncebridge.intake.http_reply import OUTAGE, Reply, come_again, reply_for
-from oncebridge.intake.sqs import Outage
-from oncebridge.intake.terms import Terms
 from oncebridge.service.deadlines import Deadline, Deadlines
 from oncebridge.service.door import NO_TIME_LEFT, OVERLOADED, STOPPING
+from oncebridge.sources.http_reply import OUTAGE, Reply, come_again, reply_for
+from oncebridge.sources.sqs.consumer import Outage
 
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
-    from oncebridge.intake.results import Result
+    from oncebridge.engine.result import Result
     from oncebridge.service.door import Door
     from oncebridge.telemetry import Move
 
@@ -255,7 +255,7 @@ class Gathering:
         requests = tuple([len(bundle.todo) for bundle in batch.bundles])
         if len(raws) == len(requests):
             requests = ()  # nearly always: each brought one
-        terms = Terms(
+        terms = BatchLimits(
             until_us=until_us,
             busy_wait_seconds=0,
             concurrency=batch.concurrency,

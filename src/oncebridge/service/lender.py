@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
-    from oncebridge.intake.http_reply import Reply
-    from oncebridge.intake.lending import LentClaim
     from oncebridge.service.door import Door, Receive, Scope, Send
+    from oncebridge.sources.http_reply import Reply
+    from oncebridge.sources.remote_claims import RemoteClaim
 
 #: Asks for the event in a body, while it is wanted and no longer than until then; returns the claim with its answer.
 Claiming: TypeAlias = (
-    "Callable[[bytes, dict[str, str], float, Callable[[], bool]], Awaitable[tuple[Reply, LentClaim | None]]]"
+    "Callable[[bytes, dict[str, str], float, Callable[[], bool]], Awaitable[tuple[Reply, RemoteClaim | None]]]"
 )
 
 #: How much of a request's time may go by with waiting for a busy event; the rest is for asking.
@@ -28,7 +28,7 @@ WAITING_SHARE: Final = 0.7
 class Lender:
     """The application of calls for claims."""
 
-    def __init__(self, door: Door, claim: Claiming, take_back: Callable[[LentClaim], Awaitable[None]]) -> None:
+    def __init__(self, door: Door, claim: Claiming, take_back: Callable[[RemoteClaim], Awaitable[None]]) -> None:
         """Take the door that requests pass, what answers them, and what takes a claim back."""
         self._door = door
         self._claim = claim
@@ -37,7 +37,7 @@ class Lender:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange = Exchange(receive, send)
-        lent: list[tuple[Reply, LentClaim]] = []
+        lent: list[tuple[Reply, RemoteClaim]] = []
         wait_until = asyncio.get_running_loop().time() + WAITING_SHARE * self._door.answer_within
 
         async def answer(body: bytes, headers: dict[str, str]) -> Reply:

@@ -228,7 +228,7 @@ _GRANTED: Final = {
     "token": 1_780_000_000_123_456,
     "attempt": 1,
     "lease_seconds": 30.0,
-    "again_in_seconds": None,
+    "retry_in_seconds": None,
 }
 _NO_CLAIM: Final = dict.fromkeys(("claim", "token", "attempt", "lease_seconds"))
 _BUSY: Final = {
@@ -236,7 +236,7 @@ _BUSY: Final = {
     **_NO_CLAIM,
     "verdict": "busy",
     "reason": "the event, or another of its entity, is being worked on",
-    "again_in_seconds": 27.9,
+    "retry_in_seconds": 27.9,
 }
 _REDELIVERY: Final = {
     **_GRANTED,
@@ -297,7 +297,7 @@ _SETTLE: Final[Node] = {
         retry={
             "claim": _CLAIM,
             "outcome": "retry",
-            "again_in_seconds": 5,
+            "retry_in_seconds": 5,
             "detail": "the desk answered 502",
             "event": _EVENT,
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from oncebridge.claim import Outcome, Verdict
-from oncebridge.intake.work import AGAIN_SECONDS_MAX
+from oncebridge.engine.runner import AGAIN_SECONDS_MAX
 from oncebridge.service.claim_requests import DETAIL_MAX
 from oncebridge.settings.sinks import NAME
 from oncebridge.telemetry import COLUMNS
@@ -71,7 +71,7 @@ _ANSWER: Final[dict[str, Schema]] = {
     ),
     "attempt": _or_null("integer", "Which attempt this is, from 1.", minimum=1),
     "lease_seconds": _or_null("number", "How long the claim runs. Settle before, or extend it."),
-    "again_in_seconds": _or_null("number", "For busy: when to ask again.", minimum=0),
+    "retry_in_seconds": _or_null("number", "For busy: when to ask again.", minimum=0),
 }
 _BOOKS: Final[dict[str, Schema]] = {name: {"type": "integer", "minimum": 0} for name in ("received", *COLUMNS)}
 
@@ -109,7 +109,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 "description": "done: it has taken effect. retry: it failed, and is to be tried again. release: it was "
                 "not tried, so this was no attempt. dead: trying again cannot help.",
             },
-            "again_in_seconds": _or_null(
+            "retry_in_seconds": _or_null(
                 "number",
                 "For retry: advice when to come again; as the retry policy says where it is not given.",
                 minimum=0,

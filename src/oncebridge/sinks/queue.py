@@ -69,7 +69,7 @@ class Queue(Sending):
             {
                 "oncebridge_key": event.key,
                 "oncebridge_topic": printable(event.topic),
-                "oncebridge_fence": event.token,
+                "oncebridge_token": event.token,
                 "oncebridge_attempt": event.attempt,
             }
         )

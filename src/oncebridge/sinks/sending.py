@@ -252,7 +252,7 @@ class Sending(ABC):
         return [*ends]
 
     def _untried(self, end: SaysWhy | None) -> Open:
-        return Open(1, max(self._breaker.again_in_us, PAUSE_US), str(end))
+        return Open(1, max(self._breaker.retry_in_us, PAUSE_US), str(end))
 
     def _attempt(self, contents: list[dict[str, Any]]) -> list[SaysWhy | None]:
         try:

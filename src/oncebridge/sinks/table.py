@@ -53,7 +53,7 @@ def guarded(breaker: Breaker) -> Iterator[None]:
     except DatabaseUnwell as unwell:
         if isinstance(unwell, RetryLater) and not only_looks:
             raise
-        raise Open(1, max(breaker.again_in_us, LOOK_AGAIN_US), str(unwell)) from unwell
+        raise Open(1, max(breaker.retry_in_us, LOOK_AGAIN_US), str(unwell)) from unwell
 
 
 def found_or_said(findings: Iterator[Finding]) -> Iterator[Finding]:

@@ -110,7 +110,7 @@ class Webhook:
             **self._headers,
             # Two sinks at one host are two effects.
             "Idempotency-Key": f"{event.key}.{self._name}" if self._name else event.key,
-            "Oncebridge-Fence": str(event.token),
+            "Oncebridge-Token": str(event.token),
             "Oncebridge-Attempt": str(event.attempt),
         }
 
@@ -124,7 +124,7 @@ class Webhook:
         return self._not_before_us - self._clock.monotonic_us()
 
     def _wait_us(self) -> int:
-        return max(self._breaker.again_in_us, self._pause_us())
+        return max(self._breaker.retry_in_us, self._pause_us())
 
     def _judge(self, answer: Answer) -> None:
         """Turn an answer into the end of an attempt."""

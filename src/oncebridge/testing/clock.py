@@ -6,7 +6,7 @@ import threading
 from typing import Final
 
 from oncebridge.clock import Clock
-from oncebridge.intake.side_by_side import THREADS
+from oncebridge.engine.side_by_side import THREADS
 
 START_US: Final = 1_767_225_600_000_000  # 2026-01-01
 _LOOK_SECONDS: Final = 0.001

@@ -187,12 +187,12 @@ class LedgerStage:
         outcome: Outcome = Outcome.DONE,
         *,
         by: Ledger | None = None,
-        again_in_us: int = 0,
+        retry_in_us: int = 0,
         letter: Letter = LETTER,
     ) -> bool:
         """Settle one claim; a dead one with a letter."""
         kept = letter if outcome is Outcome.DEAD else None
-        (ok,) = (by or self.ledger).settle([Settlement(claim, outcome, again_in_us, kept)])
+        (ok,) = (by or self.ledger).settle([Settlement(claim, outcome, retry_in_us, kept)])
         return ok
 
     def extend(self, claim: Claim, *, by: Ledger | None = None) -> bool:

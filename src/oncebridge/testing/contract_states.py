@@ -48,7 +48,7 @@ class EntityRules(LedgerStage):
         """Done, retry, release and dead all free the entity at once, and so does the end of the lease."""
         for number, outcome in enumerate((Outcome.DONE, Outcome.RETRY, Outcome.RELEASE, Outcome.DEAD)):
             claim = self.take(self.state(outcome.value, outcome.value, 1000 * number))
-            assert self.end(claim, outcome, again_in_us=self.lease_us)
+            assert self.end(claim, outcome, retry_in_us=self.lease_us)
         self.abandon(self.state("abandoned", "here", 10_000))
         self.take(self.state("next", "there", 11_000))
 

@@ -47,18 +47,18 @@ class VerdictRules(LedgerStage):
         for outcome in (Outcome.RETRY, Outcome.RELEASE):
             ask = self.fact(outcome.value)
             claim = self.take(ask)
-            assert self.end(claim, outcome, again_in_us=self.lease_us)
+            assert self.end(claim, outcome, retry_in_us=self.lease_us)
             self.take(replace(ask, envelope="another"))
 
     def test_again_at_is_advice_by_the_ledgers_clock(self) -> None:
         """A retry remembers when it should come again, and only until it is claimed again."""
         claim = self.take(self.fact("one"))
-        self.end(claim, Outcome.RETRY, again_in_us=self.lease_us)
+        self.end(claim, Outcome.RETRY, retry_in_us=self.lease_us)
         entry = self.entry(self.fact("one"))
         assert entry.status is Status.RETRY
-        assert entry.again_us == entry.changed_us + self.lease_us
+        assert entry.retry_at_us == entry.changed_us + self.lease_us
         self.take(self.fact("one"))
-        assert self.entry(self.fact("one")).again_us == 0
+        assert self.entry(self.fact("one")).retry_at_us == 0
 
     # --- redelivery and republish --------------------------------------------------------------------
 

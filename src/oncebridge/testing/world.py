@@ -16,8 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Ask, Claim, Entity, Letter, Outcome, Record, Settlement, Verdict
+from oncebridge.engine.result import Result
 from oncebridge.identity import NS_PER_MS, Moment
-from oncebridge.intake.results import Result
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.judge import ATTEMPTS_MAX, ECHO_WINDOW_MS, Asked, Book, Judge

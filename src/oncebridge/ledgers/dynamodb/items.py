@@ -43,7 +43,7 @@ ABOUT: Final = ("topic", "time_ms", "conversation", "user")
 
 _moment = msgspec.json.Decoder(Moment).decode
 _encode = msgspec.json.Encoder().encode
-_RECORD_DEFAULTS: Final = {"nonce": b"", "lease_until_us": 0, "alone": False, "again_us": 0}
+_RECORD_DEFAULTS: Final = {"nonce": b"", "lease_until_us": 0, "alone": False, "retry_at_us": 0}
 
 
 class Write(Discreet, msgspec.Struct, frozen=True):

@@ -200,7 +200,7 @@ def settle_write(table: Table, settlement: Settlement, now_us: int, written: Wri
         "changed_us": now_us,
         "nonce": None,
         "lease_until_us": None,
-        "again_us": now_us + settlement.again_in_us if outcome is Outcome.RETRY else None,
+        "retry_at_us": now_us + settlement.retry_in_us if outcome is Outcome.RETRY else None,
         EXPIRES: table.expires() if over else None,
         **(dict.fromkeys(OF_LETTER) if over else {}),
         **(written.attributes if written is not None else {}),

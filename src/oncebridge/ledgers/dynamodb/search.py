@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ORPHAN_US: Final = 3_600_000_000
 #: Without what letters hold.
 _SHOWN: Final = (
-    *("pk", "sk", "rev", "status", "token", "attempts", "envelope", "changed_us", "again_us", "lease_until_us"),
+    *("pk", "sk", "rev", "status", "token", "attempts", "envelope", "changed_us", "retry_at_us", "lease_until_us"),
     *("letter", "parts", "reason", "newest", "entity", "expires", *ABOUT),
 )
 
@@ -56,7 +56,7 @@ def _entry(table: Table, event: Stored, letter: Letter | None = None) -> Entry:
         attempts=said["attempts"],
         envelope=said.get("envelope"),
         changed_us=said["changed_us"],
-        again_us=said.get("again_us", 0),
+        retry_at_us=said.get("retry_at_us", 0),
         lease_until_us=said.get("lease_until_us") or _lease_on_entity(table, said),
         reason=said.get("reason", ""),
         raw=letter.raw if letter else None,

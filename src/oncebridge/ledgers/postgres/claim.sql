@@ -235,7 +235,7 @@ BEGIN
     IF fresh > 0 THEN
         INSERT INTO {schema}.event (
             day, key, handler, status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us,
-            again_us, letter, topic, time_ms, conversation, "user", entity)
+            retry_at_us, letter, topic, time_ms, conversation, "user", entity)
         SELECT ask.day, ask.key, ask.handler, ask.move, ask.token, claim.nonce,
             CASE WHEN ask.move = 'claimed' AND ask.entity IS NULL THEN call.now_us + claim.lease_us ELSE 0 END,
             ask.move = 'claimed' AND coalesce(ask.alone, false),
@@ -266,7 +266,7 @@ BEGIN
         WHERE ask.move IN ('claimed', 'echo', 'stale');
         INSERT INTO {schema}.event (
             day, key, handler, status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us,
-            again_us, letter, topic)
+            retry_at_us, letter, topic)
         SELECT ask.day, ask.key, ask.handler, ask.move,
             CASE WHEN ask.move = 'claimed' THEN ask.token ELSE ask.old_token END, claim.nonce,
             CASE WHEN ask.move = 'claimed' AND ask.entity IS NULL THEN call.now_us + claim.lease_us ELSE 0 END,
@@ -282,7 +282,7 @@ BEGIN
             status = excluded.status, token = excluded.token, nonce = excluded.nonce,
             lease_until_us = excluded.lease_until_us, alone = excluded.alone, attempts = excluded.attempts,
             content = excluded.content, envelope = excluded.envelope, changed_us = excluded.changed_us,
-            again_us = excluded.again_us, letter = excluded.letter;
+            retry_at_us = excluded.retry_at_us, letter = excluded.letter;
         missing := missing + known - coalesce(cardinality(unchanged), 0);
     END IF;
     IF missing > 0 THEN

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _EVENTS: Final = """
     SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts, event.envelope,
-        event.changed_us, event.again_us,
+        event.changed_us, event.retry_at_us,
         greatest(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token
             THEN entity.lease_until_us ELSE 0 END),
         int4send(event.day), coalesce(letter.reason, ''), {letter}

@@ -19,7 +19,7 @@ CREATE TABLE {schema}.event (
     content        bytea,                      -- digest, under an explicit id
     envelope       text,                       -- envelope id of the delivery that did the work
     changed_us     bigint  NOT NULL,
-    again_us       bigint  NOT NULL,           -- of a retry: not before, as advice
+    retry_at_us       bigint  NOT NULL,           -- of a retry: not before, as advice
     letter         boolean NOT NULL,           -- while a dead letter is kept
     topic          text    NOT NULL,
     time_ms        bigint,

@@ -41,7 +41,7 @@ $$;
 
 -- End claims in force. A repeat that finds its own outcome is fine; whoever comes late changes nothing.
 CREATE OR REPLACE FUNCTION {schema}.settle(
-    days integer[], keys bytea[], handlers text[], entities bytea[], tokens bigint[], outcomes text[], agains_us bigint[],
+    days integer[], keys bytea[], handlers text[], entities bytea[], tokens bigint[], outcomes text[], retries_in_us bigint[],
     states bytea[], times text[], versions bigint[], echoes boolean[],
     raws bytea[], reasons text[], details text[], OUT kept boolean[], OUT repeated integer[]
 ) LANGUAGE plpgsql {settings} AS $$
@@ -61,14 +61,14 @@ BEGIN
     WITH done AS (
         INSERT INTO {schema}.event AS record (
             day, key, handler, status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us,
-            again_us, letter, topic, time_ms, conversation, "user", entity)
+            retry_at_us, letter, topic, time_ms, conversation, "user", entity)
         SELECT event.day, event.key, event.handler, claim.outcome, event.token, '', 0, event.alone,
             event.attempts + (claim.outcome IN ('retry', 'dead'))::integer, event.content, event.envelope, call.now_us,
-            CASE WHEN claim.outcome = 'retry' THEN call.now_us + coalesce(claim.again_us, 0) ELSE 0 END,
+            CASE WHEN claim.outcome = 'retry' THEN call.now_us + coalesce(claim.retry_at_us, 0) ELSE 0 END,
             claim.outcome = 'dead' OR (event.letter AND claim.outcome IN ('retry', 'release')),
             event.topic, event.time_ms, event.conversation, event."user", event.entity
-        FROM unnest(days, keys, handlers, entities, tokens, outcomes, agains_us) AS
-            claim(day, key, handler, entity, token, outcome, again_us)
+        FROM unnest(days, keys, handlers, entities, tokens, outcomes, retries_in_us) AS
+            claim(day, key, handler, entity, token, outcome, retry_at_us)
         CROSS JOIN LATERAL (
             SELECT * FROM {schema}.event WHERE event.day = ANY (days)
                 AND event.day = claim.day AND event.key = claim.key AND event.handler = claim.handler
@@ -79,7 +79,7 @@ BEGIN
         ORDER BY event.key, event.handler
         ON CONFLICT (key, handler, day) DO UPDATE SET
             status = excluded.status, nonce = '', lease_until_us = 0, attempts = excluded.attempts,
-            changed_us = excluded.changed_us, again_us = excluded.again_us, letter = excluded.letter
+            changed_us = excluded.changed_us, retry_at_us = excluded.retry_at_us, letter = excluded.letter
         WHERE record.token = excluded.token AND record.status = 'claimed'
         RETURNING record.key, record.handler
     )
@@ -179,7 +179,7 @@ CREATE CONSTRAINT TRIGGER keep_pledge AFTER INSERT ON {schema}.pledge DEFERRABLE
 
 -- Settle `done` as the last statement of a handler's transaction, or let nothing of it be committed.
 CREATE OR REPLACE FUNCTION {schema}.settle_pledged(
-    days integer[], keys bytea[], handlers text[], entities bytea[], tokens bigint[], outcomes text[], agains_us bigint[],
+    days integer[], keys bytea[], handlers text[], entities bytea[], tokens bigint[], outcomes text[], retries_in_us bigint[],
     states bytea[], times text[], versions bigint[], echoes boolean[], raws bytea[], reasons text[], details text[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -189,7 +189,7 @@ BEGIN
     END IF;
     -- A repeat would carry a second effect.
     IF EXISTS (
-        SELECT FROM {schema}.settle(days, keys, handlers, entities, tokens, outcomes, agains_us, states, times, versions,
+        SELECT FROM {schema}.settle(days, keys, handlers, entities, tokens, outcomes, retries_in_us, states, times, versions,
             echoes, raws, reasons, details)
         WHERE NOT kept[1] OR repeated IS NOT NULL)
     THEN

@@ -127,7 +127,7 @@ def settle_arguments(settlements: Sequence[Settlement]) -> list[Any]:
         entities,
         [settlement.claim.token for settlement in settlements],
         [settlement.outcome.value for settlement in settlements],
-        _column((settlement.again_in_us for settlement in settlements), default=0),
+        _column((settlement.retry_in_us for settlement in settlements), default=0),
         *states,
         _column(None if letter is None else letter.raw for letter in letters),
         _column(None if letter is None else storable(letter.reason) for letter in letters),

@@ -156,7 +156,7 @@ def write_settlement(settlement: Settlement, *, entity: bytes | None) -> bytes:
         status,
         _envelope(ask.envelope),
         (token & 0xFFFFFF).to_bytes(3, "big"),
-        _double(settlement.again_in_us),
+        _double(settlement.retry_in_us),
         state,
         b"" if settlement.letter is None else _letter(settlement.letter),
     ))  # fmt: skip
@@ -227,7 +227,7 @@ class Record(msgspec.Struct, frozen=True):
     token: int
     lease_until_us: int
     changed_us: int
-    again_us: int
+    retry_at_us: int
     about: About
 
 
@@ -251,7 +251,7 @@ def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int
         attempts=record.attempts,
         envelope=about.envelope,
         changed_us=record.changed_us,
-        again_us=record.again_us,
+        retry_at_us=record.retry_at_us,
         lease_until_us=record.lease_until_us or lease_until_us,
         home=home,
         reason=kept.reason if kept else "",

@@ -295,7 +295,7 @@ class SQLiteLedger:
         rows = self._read(
             lambda db: db.execute(
                 "SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts,"  # noqa: S608 - built from constants
-                " event.envelope, event.changed_us, event.again_us,"
+                " event.envelope, event.changed_us, event.retry_at_us,"
                 " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token"
                 " THEN entity.lease_until_us ELSE 0 END), NULL,"
                 f" coalesce(letter.reason, ''), {letter} FROM oncebridge_event AS event"

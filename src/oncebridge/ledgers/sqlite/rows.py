@@ -21,7 +21,7 @@ _moment = msgspec.json.Decoder(Moment).decode
 _encode = msgspec.json.Encoder().encode
 
 _RECORD: Final = (
-    "status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, again_us, letter"
+    "status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, retry_at_us, letter"
 )
 _READ_RECORD: Final = f"SELECT {_RECORD} FROM oncebridge_event WHERE key = ? AND handler = ?"  # noqa: S608 - constants
 _WRITE_RECORD: Final = f"""
@@ -31,7 +31,7 @@ _WRITE_RECORD: Final = f"""
         status = excluded.status, token = excluded.token, nonce = excluded.nonce,
         lease_until_us = excluded.lease_until_us, alone = excluded.alone, attempts = excluded.attempts,
         content = excluded.content, envelope = excluded.envelope, changed_us = excluded.changed_us,
-        again_us = excluded.again_us, letter = excluded.letter"""  # noqa: S608 - constants
+        retry_at_us = excluded.retry_at_us, letter = excluded.letter"""  # noqa: S608 - constants
 _READ_ENTITY: Final = (
     "SELECT token, lease_until_us, state, moment, newest, line, unsure, changed_us FROM oncebridge_entity WHERE key = ?"
 )
@@ -40,7 +40,7 @@ _WRITE_ENTITY: Final = "INSERT OR REPLACE INTO oncebridge_entity VALUES (?, ?, ?
 
 #: Ends a fact's claim as `decide_settle` would, where that is plain: in force, without a letter, and done.
 _SETTLE_DONE: Final = """
-    UPDATE oncebridge_event SET status = 'done', nonce = x'', lease_until_us = 0, changed_us = ?, again_us = 0
+    UPDATE oncebridge_event SET status = 'done', nonce = x'', lease_until_us = 0, changed_us = ?, retry_at_us = 0
     WHERE key = ? AND handler = ? AND token = ? AND status = 'claimed' AND letter = 0"""
 _ROWS_AT_ONCE: Final = 100
 _COLUMNS: Final = 18
@@ -67,7 +67,7 @@ def _claim_new(db: sqlite3.Connection, facts: list[Ask], call: Call) -> dict[tup
     answer, granted, _ = decide_claim(facts[0], None, None, call)
     assert granted is not None
     before = (granted.status, granted.token, granted.nonce, granted.lease_until_us)
-    after = (granted.changed_us, granted.again_us, granted.letter)
+    after = (granted.changed_us, granted.retry_at_us, granted.letter)
     values: list[Any] = []
     for ask in facts:
         values += before
@@ -118,7 +118,7 @@ def _record(db: sqlite3.Connection, ask: Ask) -> Record | None:
     row = db.execute(_READ_RECORD, (ask.key, ask.handler)).fetchone()
     if row is None:
         return None
-    status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, again_us, letter = row
+    status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, retry_at_us, letter = row
     return Record(
         status=Status(status),
         token=token,
@@ -129,7 +129,7 @@ def _record(db: sqlite3.Connection, ask: Ask) -> Record | None:
         content=content,
         envelope=envelope,
         changed_us=changed_us,
-        again_us=again_us,
+        retry_at_us=retry_at_us,
         letter=bool(letter),
     )
 

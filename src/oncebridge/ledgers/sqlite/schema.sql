@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS oncebridge_event (
     content        BLOB,                       -- digest, under an explicit id
     envelope       TEXT,                       -- envelope id of the delivery that did the work
     changed_us     INTEGER NOT NULL,
-    again_us       INTEGER NOT NULL,           -- of a retry: not before, as advice
+    retry_at_us       INTEGER NOT NULL,           -- of a retry: not before, as advice
     letter         INTEGER NOT NULL,           -- 1 while a dead letter is kept
     topic          TEXT    NOT NULL,
     time_ms        INTEGER,

@@ -1,0 +1,29 @@
+"""The batch limits: what a source sets for one batch, beside the settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Limits of one batch, set by its source: a deadline, the attempts it makes, and overrides of settings."""
+
+    #: By the monotonic clock: nothing is begun after that, and what was not tried is given back.
+    until_us: int | None = None
+    #: How many attempts whoever delivers makes before it gives up; the settings may say fewer.
+    attempts: int | None = None
+    #: How long to wait for what somebody else is working on.
+    busy_wait_seconds: float | None = None
+    #: Handlers at a time.
+    concurrency: int | None = None
+    #: How many deliveries each request brought, in order: the unreadable ones of one are one dead letter.
+    requests: tuple[int, ...] = ()
+    #: Whether an error that wants to end more than its handler is raised once it is settled; else it is like any other.
+    escapes: bool = True
+
+
+USUAL: Final = BatchLimits()
+#: For ways in that tell of failures themselves, and go on: one event cannot end them.
+GOES_ON: Final = BatchLimits(escapes=False)

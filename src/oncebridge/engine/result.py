@@ -1,0 +1,108 @@
+"""What became of a delivery, and the reason in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oncebridge.claim import Answer, Outcome, Status, Verdict
+from oncebridge.telemetry import Move
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What became of one delivery."""
+
+    verdict: Verdict
+    #: How its claim was settled; None where there was nothing to settle.
+    outcome: Outcome | None = None
+    reason: str
+    #: The envelope id of the delivery that did the work, where it is known.
+    original_envelope_id: str | None = None
+    key: str | None = None
+    topic: str | None = None
+    #: The delivery's own envelope id.
+    envelope_id: str | None = None
+    #: For a delivery that is not acknowledged: when to come again, as advice.
+    retry_in_us: int = 0
+
+    @property
+    def column(self) -> str:
+        """The column of the books that this delivery belongs to."""
+        return _column(self.verdict, self.outcome)
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the delivery may be acknowledged: its event is settled for good, durably."""
+        return _column(self.verdict, self.outcome) != "retrying"
+
+
+@lru_cache  # there are few, and every delivery asks several times
+def _column(verdict: Verdict, outcome: Outcome | None) -> str:
+    if outcome in (Outcome.RETRY, Outcome.RELEASE) or verdict is Verdict.BUSY:
+        return "retrying"
+    if verdict in (Verdict.CONFLICT, Verdict.UNHANDLED):
+        return verdict.value  # whether a dead letter is kept of it or not
+    if outcome is Outcome.DEAD:
+        return "dead"
+    return "processed" if verdict is Verdict.FRESH else verdict.value
+
+
+def delivered(results: Sequence[Result]) -> list[Move]:
+    """Tell what became of deliveries, for whoever counts: one move for all that are alike."""
+    alike = Counter([(result.topic, result.verdict, result.outcome) for result in results])
+    return [
+        Move(
+            move="delivered",
+            key="",
+            topic=topic or "",
+            verdict=verdict,
+            outcome=outcome,
+            column=_column(verdict, outcome),
+            number=number,
+        )
+        for (topic, verdict, outcome), number in alike.items()
+    ]
+
+
+_SETTLED_AS: Final = {
+    Status.DONE: "done",
+    Status.ECHO: "recorded as an echo",
+    Status.STALE: "recorded as stale",
+    Status.DEAD: "kept as a dead letter",
+    Status.DISCARD: "discarded",
+}
+
+
+_REASONS: Final = {
+    Verdict.REDELIVERY: "same event in the same envelope, already {settled}",
+    Verdict.REPUBLISH: "same event in another envelope, already {settled}",
+    Verdict.ECHO: "the entity has this very state already, within the echo window",
+    Verdict.STALE: "older than the newest state of its entity",
+    Verdict.BUSY: "the event, or another of its entity, is being worked on",
+    Verdict.CONFLICT: "its id came before with other content; kept as a dead letter",
+}
+
+
+def reason_for(answer: Answer) -> str:
+    """Say in words why a delivery needs no work, or has to wait."""
+    if answer.verdict in _REASONS:
+        return _REASONS[answer.verdict].format(settled=_SETTLED_AS.get(answer.was or Status.DONE, "done"))
+    return "first delivery of this event" if answer.attempt == 1 else f"attempt {answer.attempt}"
+
+
+#: Of several handlers' results, the one that speaks for the delivery: first what still has to happen, then
+#: what went wrong, then what was done.
+_COLUMNS_BY_WEIGHT: Final = (
+    "retrying", "dead", "conflict", "unhandled", "processed", "echo", "stale", "republish", "redelivery",
+)  # fmt: skip
+
+
+def joined(results: list[Result]) -> Result:
+    """Join what became of one delivery at its several handlers; it is busy where nothing else holds it up."""
+    return min(results, key=lambda result: (_COLUMNS_BY_WEIGHT.index(result.column), result.verdict is Verdict.BUSY))

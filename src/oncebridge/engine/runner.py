@@ -1,0 +1,256 @@
+"""Gives one claimed event to its handler, and turns whatever happens into the end of the claim."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from oncebridge import forks
+from oncebridge.breaker import Open
+from oncebridge.claim import Claim, Outcome
+from oncebridge.discreet import Discreet
+from oncebridge.engine.loop import LoopThread
+from oncebridge.errors import (
+    BatchOfParent,
+    ClaimLost,
+    ConfigurationError,
+    LedgerRefused,
+    LedgerUnavailable,
+    PermanentError,
+    RetryLater,
+    SaysWhy,
+)
+from oncebridge.handlers import SendsMany
+from oncebridge.interrupts import is_interrupt
+from oncebridge.ledgers.loan import Loan
+from oncebridge.ledgers.protocol import SettlesInTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from oncebridge.engine.extender import Held
+    from oncebridge.event import Event
+    from oncebridge.handlers import Handler, LetterCopy
+    from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.retry import RetryPolicy
+
+
+AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a message hidden
+
+
+class Ended(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a handler ended. `reason` is free of personal data; `detail` is for whoever asks to see it."""
+
+    shown = ("outcome", "reason", "retry_in_us", "settled", "lost")
+
+    outcome: Outcome
+    reason: str
+    detail: str = ""
+    retry_in_us: int = 0
+    #: Whether the claim was settled already, in the handler's own transaction.
+    settled: bool = False
+    #: Whether the claim was taken over meanwhile, so that nothing took effect.
+    lost: bool = False
+
+
+class Worked(NamedTuple):
+    """What came of a handler's call."""
+
+    ended: Ended
+    #: What the handler raised, if that wants to end more than its call.
+    escaping: BaseException | None = None
+
+
+_WELL: Final = Worked(Ended(outcome=Outcome.DONE, reason="first delivery of this event"))
+
+
+class _HandlerFailed(Exception):
+    """Carries a handler's error out of its transaction, so that the ledger's own errors stay apart."""
+
+
+def check_transaction(handler: Handler, ledger: Ledger) -> None:
+    """Refuse a handler that wants a transaction from a ledger that has none."""
+    if handler.wants_transaction and not isinstance(ledger, SettlesInTransaction):
+        raise ConfigurationError(
+            f"handler for {handler.pattern!r} asks for the transaction, which {type(ledger).__name__} does not have; "
+            "use a sqlite://, postgresql:// or dynamodb:// ledger, or drop the parameter `transaction`"
+        )
+
+
+class Work:
+    """Calls handlers."""
+
+    def __init__(self, ledger: Ledger, retry: RetryPolicy, handler_timeout_us: int) -> None:
+        """Take what calls need."""
+        self._ledger = ledger
+        self._retry = retry
+        self.loop = LoopThread(handler_timeout_us / 1_000_000)
+
+    def run(self, handler: Handler, event: Event | LetterCopy, held: Held, attempts: int | None) -> Worked:
+        """Call the handler once; `attempts` are as many as whoever delivers gives, if those are fewer than ours.
+
+        Raises what is not the handler's failure: interrupts, the ledger's own errors, and everything in a child that
+        the handler has forked.
+        """
+        generation = forks.generation()
+        try:
+            if handler.wants_transaction:
+                self._call_in_transaction(handler, event, held)
+            else:
+                self._call(handler, event, held)
+        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its failure, with few exceptions
+            return self._worked(handler, held.claim, _own_error(raised, handler, generation), attempts)
+        if forks.generation() != generation:
+            raise BatchOfParent
+        if held.claim.attempt == 1 and not handler.wants_transaction:
+            return _WELL  # nearly always
+        return self._worked(handler, held.claim, None, attempts)
+
+    def run_many(
+        self, handler: Handler, events: Sequence[Event], claims: Sequence[Claim], attempts: int | None
+    ) -> tuple[list[Ended], BaseException | None]:
+        """Give several events to a handler that takes them together; what it says of each is that one's own end."""
+        assert isinstance(handler.function, SendsMany)
+        generation = forks.generation()
+        errors: Sequence[BaseException | None]
+        try:
+            errors = handler.function.send_many(events)
+            if len(errors) != len(events):
+                raise TypeError(f"send_many was given {len(events)} events, and told of {len(errors)}")  # noqa: TRY301
+        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its failure, with few exceptions
+            errors = [_own_error(raised, handler, generation)] * len(events)
+        if forks.generation() != generation:
+            raise BatchOfParent
+        ends = [self._ended(handler, claim, error, attempts) for claim, error in zip(claims, errors, strict=True)]
+        return ends, next((error for error in errors if _escaping(error) is not None), None)
+
+    def _worked(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Worked:
+        return Worked(self._ended(handler, claim, error, attempts), _escaping(error))
+
+    def _ended(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Ended:
+        if error is None:
+            return Ended(outcome=Outcome.DONE, reason=_attempt(claim.attempt), settled=handler.wants_transaction)
+        if isinstance(error, (ClaimLost, Open)):
+            return self._untried(handler, claim, error, attempts)
+        return self._failed(handler, claim, error, self._limit(handler, attempts))
+
+    def _limit(self, handler: Handler, attempts: int | None) -> float:
+        if handler.persistent:
+            return inf
+        return self._retry.attempts if attempts is None else min(attempts, self._retry.attempts)
+
+    def _call(self, handler: Handler, event: Event | LetterCopy, held: Held, **transaction: Any) -> None:
+        result = handler.function(event, **transaction)
+        if result is not None and inspect.isawaitable(result):
+            self.loop.run(result, held)
+
+    def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, held: Held) -> None:
+        assert isinstance(self._ledger, SettlesInTransaction)
+        generation, loan = forks.generation(), self._ledger.transaction(held.claim)
+        try:
+            with _Transaction(loan) as transaction:
+                try:
+                    self._call(handler, event, held, transaction=transaction)
+                except Open:
+                    raise  # nothing was tried, as outside of a transaction
+                except BaseException as error:
+                    if is_interrupt(error):
+                        raise
+                    raise _HandlerFailed(error) from error
+        finally:
+            if isinstance(loan, Loan) and forks.generation() == generation:
+                loan.close()  # nothing is left to do, unless a signal struck in `with` itself
+
+    def _untried(self, handler: Handler, claim: Claim, error: ClaimLost | Open, attempts: int | None) -> Ended:
+        """Tell how an event ends that nothing was done with; that does not count, unless whoever delivers counts it."""
+        if isinstance(error, ClaimLost):
+            return Ended(outcome=Outcome.RETRY, reason=str(error), lost=True)
+        if attempts is not None:
+            return self._failed(handler, claim, error, self._limit(handler, attempts))
+        reason = f"its receiver is out of reach; this was no attempt: {error.last}"
+        return Ended(outcome=Outcome.RELEASE, reason=reason, retry_in_us=error.retry_in_us)
+
+    def _failed(self, handler: Handler, claim: Claim, error: BaseException, limit: float) -> Ended:
+        """Tell a permanent error from a passing one."""
+        # The error's own words may quote the payload: they go where only `dead show` looks.
+        why = str(error) if isinstance(error, SaysWhy) else f"handler raised {type(error).__name__}"
+        detail = storable("".join(traceback.format_exception(error)))
+        if isinstance(error, (PermanentError, *handler.permanent)) and not handler.persistent:
+            return Ended(outcome=Outcome.DEAD, reason=f"{why}, which is permanent", detail=detail)
+        reason = f"{why} at attempt {claim.attempt}" + (f" of {limit}" if limit < inf else "")
+        if claim.attempt >= limit:
+            return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail)
+        seconds = self._retry.delay_seconds(claim.attempt)
+        if isinstance(error, RetryLater):
+            seconds = min(max(seconds, error.after_seconds), AGAIN_SECONDS_MAX)
+        retry_in_us = int(seconds * 1_000_000)
+        return Ended(
+            outcome=Outcome.RETRY, reason=f"{reason}; to be tried again", detail=detail, retry_in_us=retry_in_us
+        )
+
+    def ran_out(self, handler: Handler, claim: Claim, attempts: int | None) -> Ended | None:
+        """Return the end of an event that never came back from its last attempts, without another one."""
+        limit = self._limit(handler, attempts)
+        if claim.attempt <= limit:
+            return None
+        reason = f"the worker died or hung with it at each of {limit} attempts"
+        return Ended(outcome=Outcome.DEAD, reason=reason)
+
+    def close(self) -> None:
+        """End the event loop, if one was needed."""
+        self.loop.close()
+
+
+def storable(text: str) -> str:
+    """Write half characters and U+0000 as escapes: no database keeps them, and an error may quote anything."""
+    return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _attempt(attempt: int) -> str:
+    return "first delivery of this event" if attempt == 1 else f"done at attempt {attempt}"
+
+
+def _own_error(raised: BaseException, handler: Handler, generation: int) -> BaseException:
+    """Return the error that a handler failed with; raise what is not its own."""
+    error = raised.args[0] if isinstance(raised, _HandlerFailed) else raised
+    if forks.generation() != generation:
+        # In a child that it has forked: whatever wants to end that process may, all else is the parent's to find out.
+        if isinstance(error, Exception):
+            raise BatchOfParent from error
+        raise error
+    if handler.wants_transaction and raised is error and isinstance(error, (LedgerUnavailable, LedgerRefused)):
+        raise error  # the ledger's own: the handler has done nothing wrong
+    if not isinstance(error, Exception) and is_interrupt(error):
+        raise error
+    return error
+
+
+def _escaping(error: BaseException | None) -> BaseException | None:
+    """Return an error that wants to end more than its handler: once it is settled it goes on."""
+    return None if isinstance(error, Exception) else error
+
+
+#: Transactions that a handler has forked in, kept in the child for ever: to end one is the parent's right.
+_OF_PARENTS: Final[list[AbstractContextManager[Any]]] = []
+
+
+class _Transaction:
+    """A ledger's transaction, which a child that its handler has forked neither commits nor rolls back."""
+
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager = manager
+        self._generation = forks.generation()
+
+    def __enter__(self) -> Any:
+        return self._manager.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:  # noqa: PYI036 - handed on as it is
+        if forks.generation() == self._generation:
+            self._manager.__exit__(*raised)
+        else:
+            _OF_PARENTS.append(self._manager)

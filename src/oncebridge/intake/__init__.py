@@ -1,1 +1,0 @@
-"""The ways in: deliveries are read, identified, claimed, handled and settled."""

@@ -1,0 +1,1 @@
+"""Where deliveries come from: files, Lambda, SQS, HTTP, and claims for handlers in other processes."""

@@ -1,0 +1,291 @@
+"""Captured deliveries from files: JSON lines, plain or gzipped, `-` for standard input.
+
+Nobody redelivers what a file holds, so this way in waits and tries again by itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import os
+import select
+import sys
+import zlib
+from contextlib import contextmanager
+from operator import attrgetter, itemgetter
+from typing import IO, TYPE_CHECKING, Final
+
+import msgspec
+
+from oncebridge.engine.limits import GOES_ON
+from oncebridge.engine.result import Result
+from oncebridge.engine.task import out_of_reach, stopped
+from oncebridge.errors import ConfigurationError, LedgerUnavailable
+from oncebridge.retry import RetryPolicy
+from oncebridge.sources.unwrap import WRAPPER_BYTES_MAX, unwrap
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Iterator
+
+    from oncebridge.engine.flow import Flow
+    from oncebridge.engine.task import Delivery
+    from oncebridge.telemetry import Books
+
+BATCH: Final = 100
+WAITING_MAX: Final = 1000  # beyond that, what waits is worked off before more is read
+BUSY_POLL_US: Final = 100_000
+INPUT_POLL_SECONDS: Final = 0.1
+CHUNK_BYTES: Final = 1_048_576
+OUTAGE_PATIENCE_US: Final = 60_000_000  # of an outage in which nothing is settled
+_OUTAGE_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
+
+
+def read_deliveries(
+    paths: Iterable[str], stopping: threading.Event, progress: Callable[[int], None] = lambda _: None
+) -> Iterator[bytes | None]:
+    """Yield the deliveries in each line; blank lines have none. `progress` is told how many bytes were read.
+
+    None means that standard input has nothing to say just now: a pipe may be quiet for long, and what was
+    read should not wait for what was not.
+    """
+    for path in paths:
+        lines = _lines_of_input(stopping) if path == "-" else _lines_of_file(path)
+        for line in _values(lines, path):
+            progress(len(line or b""))
+            if line is None:
+                yield None
+            elif line.strip():
+                yield from unwrap(line.strip())
+
+
+def _values(lines: Iterator[bytes | None], path: str) -> Iterator[bytes | None]:
+    """Yield each line, or all of them as one where they are one value written over many lines."""
+    first = True
+    for line in lines:
+        if first and line is not None and line.strip() in (b"{", b"["):  # nobody's first JSON line is a lone brace
+            yield _whole(line, lines, path)
+            return
+        yield line
+        first = first and (line is None or not line.strip())
+
+
+def _whole(start: bytes, lines: Iterator[bytes | None], path: str) -> bytes:
+    pieces, size = [start], len(start)
+    for line in lines:
+        pieces.append(line or b"")
+        size += len(line or b"")
+        if size > WRAPPER_BYTES_MAX:
+            raise ConfigurationError(
+                f"{path}: is one JSON value of more than {WRAPPER_BYTES_MAX:,} bytes; write it as JSON lines"
+            )
+    return b"\n".join(pieces)
+
+
+def _lines_of_file(path: str) -> Iterator[bytes]:
+    with _opened(path) as file:
+        # A line without end comes in pieces, each unreadable by itself, rather than all at once into memory.
+        while line := file.readline(WRAPPER_BYTES_MAX):
+            yield line
+
+
+def _lines_of_input(stopping: threading.Event) -> Iterator[bytes | None]:
+    """Read standard input without getting stuck in it, so that a signal is noticed while it is quiet."""
+    source, size = sys.stdin.fileno(), 0
+    pieces: list[bytes] = []  # of a line whose end has not come yet
+    while not stopping.is_set():
+        if not select.select([source], [], [], INPUT_POLL_SECONDS)[0]:
+            yield None
+            continue
+        chunk = os.read(source, CHUNK_BYTES)
+        if not chunk:
+            yield b"".join(pieces)
+            return
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield b"".join((*pieces, end))
+            pieces, size = [], 0
+        pieces.append(rest)
+        size += len(rest)
+        if size >= WRAPPER_BYTES_MAX:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    try:
+        # gzip's reader is a binary file in all but name.
+        file: IO[bytes] = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # type: ignore[assignment]  # noqa: PTH123, SIM115
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: {error.strerror}; give a file of JSON lines, or - for standard input"
+        ) from None
+    with file:
+        try:
+            yield file
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ConfigurationError(f"{path}: not readable as gzip: {error}") from None
+        except IsADirectoryError:
+            raise ConfigurationError(f"{path}: is a directory; name the files in it") from None
+
+
+Numbered = tuple[int, "Delivery"]
+_END: Final = b"the end"  # known as this very object: a delivery may be empty, or say the same
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    due_us: int
+    n: int
+    delivery: Delivery
+    #: The entities that others behind it must not overtake it on.
+    entities: frozenset[bytes]
+
+    def __lt__(self, other: _Waiting) -> bool:
+        return (self.due_us, self.n) < (other.due_us, other.n)
+
+
+class FileRun:
+    """Works a stream of deliveries off until each is settled, or the flow is told to stop."""
+
+    def __init__(
+        self, flow: Flow, books: Books, *, batch: int = BATCH, on_outage: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Take the flow, the books to keep, and whom to tell that the ledger is out of reach."""
+        self._flow = flow
+        self._books = books
+        self._batch = batch
+        self._on_outage = on_outage
+        self._waiting: list[_Waiting] = []
+        self._last: dict[int, Result] = {}
+        self._read = 0
+        self._next = 1
+        self._exhausted = False
+        #: What kept the rest from being read; what was read before is worked off all the same.
+        self.unread: ConfigurationError | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every delivery was read and settled."""
+        return self._exhausted and not self._waiting and self.unread is None
+
+    def results(self, deliveries: Iterator[bytes | None]) -> Iterator[tuple[int, Result]]:
+        """Yield what became of each delivery, numbered from 1, in order of arrival.
+
+        Raises `LedgerUnavailable` after an outage that lasts too long, or during which the flow is told to stop.
+        """
+        outage: LedgerUnavailable | None = None
+        try:
+            while (self._waiting or not self._exhausted) and not self._flow.stopping.is_set():
+                batch = self._take(deliveries)
+                if batch:
+                    self._work_off(batch)
+                    yield from self._in_order()
+                elif self._exhausted and self._waiting:
+                    wait_us = max(0, self._waiting[0].due_us - self._now_us())
+                    self._flow.clock.wait(self._flow.stopping, wait_us / 1_000_000)
+        except LedgerUnavailable as error:
+            outage = error
+        for one in self._waiting:  # stopped: what has no column in the books is still retrying
+            self._last.setdefault(one.n, stopped(one.delivery.tasks[0]))
+        yield from sorted(self._last.items())
+        if outage is not None:
+            raise outage
+
+    def _take(self, deliveries: Iterator[bytes | None]) -> list[Numbered]:
+        """Take what is due again, and new deliveries unless too many wait; in order of arrival."""
+        now_us = self._now_us()
+        batch: list[Numbered] = []
+        while self._waiting and self._waiting[0].due_us <= now_us and len(batch) < self._batch:
+            due = heapq.heappop(self._waiting)
+            batch.append((due.n, due.delivery))
+        if len(self._waiting) < WAITING_MAX and not self._exhausted:
+            batch += self._new(deliveries, self._batch - len(batch))
+        return sorted(batch, key=itemgetter(0))
+
+    def _new(self, deliveries: Iterator[bytes | None], number: int) -> list[Numbered]:
+        new: list[Numbered] = []
+        while len(new) < number:
+            try:
+                raw = next(deliveries, _END)
+            except ConfigurationError as error:
+                self.unread, raw = error, _END
+            if raw is _END:
+                self._exhausted = True
+                break
+            if raw is None:
+                break
+            self._read += 1
+            self._books.receive()
+            new.append((self._read, self._flow.read(raw)))
+        return new
+
+    def _work_off(self, batch: list[Numbered]) -> None:
+        batch = self._hold_back(batch)
+        try:
+            self._through_outages([delivery for _, delivery in batch])
+        except LedgerUnavailable:
+            for n, delivery in batch:
+                self._note(n, delivery.result if delivery.is_over else out_of_reach(delivery.tasks[0]))
+            raise
+        now_us = self._now_us()
+        for n, delivery in batch:
+            result = delivery.result
+            self._note(n, result)
+            if result.acknowledged:
+                continue
+            if result.outcome is None:  # busy: what comes behind it must not overtake it
+                due_us = now_us + min(result.retry_in_us, BUSY_POLL_US)
+                heapq.heappush(self._waiting, _Waiting(due_us, n, delivery, delivery.entities))
+            else:
+                heapq.heappush(self._waiting, _Waiting(now_us + result.retry_in_us, n, delivery, frozenset()))
+
+    def _note(self, n: int, result: Result) -> None:
+        self._last[n] = result
+        if result.acknowledged:
+            self._books.enter(result.column)
+
+    def _hold_back(self, batch: list[Numbered]) -> list[Numbered]:
+        """Let deliveries wait whose entity an earlier one waits for, so that it is not stale when its turn comes."""
+        if not self._waiting:
+            return batch
+        first = {
+            entity: one for one in sorted(self._waiting, key=attrgetter("n"), reverse=True) for entity in one.entities
+        }
+        free = []
+        for n, delivery in batch:
+            ahead = [first[entity].due_us for entity in delivery.entities if entity in first and first[entity].n < n]
+            if ahead:
+                heapq.heappush(self._waiting, _Waiting(max(ahead), n, delivery, delivery.entities))
+            else:
+                free.append((n, delivery))
+        return free
+
+    def _through_outages(self, deliveries: list[Delivery]) -> None:
+        """Work a batch off, with patience while the ledger is out of reach; nothing more is read meanwhile."""
+        left, since_us, attempt = len(deliveries) + 1, 0, 1
+        while True:
+            try:
+                return self._flow.work_off(deliveries, terms=GOES_ON)
+            except LedgerUnavailable as error:
+                still_left = sum(not delivery.is_over for delivery in deliveries)
+                if still_left < left:  # the first time, or it was back in between: a new outage
+                    left, since_us, attempt = still_left, self._now_us(), 1
+                    self._on_outage(str(error))
+                if not self._waited_out(attempt, since_us + OUTAGE_PATIENCE_US):
+                    raise
+                attempt += 1
+
+    def _waited_out(self, attempt: int, give_up_us: int) -> bool:
+        """Wait until the ledger may be asked again; False if patience is over, or the flow is told to stop."""
+        left_us = give_up_us - self._now_us()
+        wait_us = max(self._flow.breaker.retry_in_us, int(_OUTAGE_BACKOFF.delay_seconds(attempt) * 1_000_000))
+        return left_us > 0 and not self._flow.clock.wait(self._flow.stopping, min(wait_us, left_us) / 1_000_000)
+
+    def _in_order(self) -> Iterator[tuple[int, Result]]:
+        while self._next in self._last and self._last[self._next].acknowledged:
+            yield self._next, self._last.pop(self._next)
+            self._next += 1
+
+    def _now_us(self) -> int:
+        return self._flow.clock.monotonic_us()

@@ -1,0 +1,97 @@
+"""Requests as Lambda's senders hand them over: what one holds, and the answer in the form that they understand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from oncebridge.errors import LedgerUnavailable
+from oncebridge.sources.api_keys import Keys
+from oncebridge.sources.http_reply import METHODS, NO_KEY, NO_KEYS_SET, OUTAGE, Reply, reply_for, wrong_method
+from oncebridge.sources.request_body import TooMany, deliveries_in_parsed
+from oncebridge.sources.unwrap import body_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncebridge.engine.answers import Run
+    from oncebridge.engine.limits import BatchLimits
+    from oncebridge.settings import Settings
+    from oncebridge.telemetry import Telemetry
+
+#: What AWS writes of a sender that it has let in, by IAM, by a token, or by a function that it asked.
+AUTHORIZERS: Final = ("iam", "jwt", "lambda", "principalId", "claims")
+
+
+def answer_request(
+    run: Run, request: dict[str, Any], terms: BatchLimits, *, settings: Settings, telemetry: Telemetry
+) -> dict[str, Any]:
+    """Work off what a request brings, and answer it in the form that Lambda's senders understand."""
+    most = settings.deliveries_per_request
+    reply = _refusal(request, settings, telemetry) or _reply(run, request, terms, most, telemetry)
+    answer: dict[str, Any] = {
+        "statusCode": reply.status,
+        "headers": dict(reply.headers),
+        "body": reply.body.decode(),
+        "isBase64Encoded": False,
+    }
+    if "headers" not in request and "multiValueHeaders" in request:
+        # A load balancer that sends them so looks for them so.
+        answer["multiValueHeaders"] = {name: [value] for name, value in reply.headers.items()}
+    return answer
+
+
+def _refusal(request: dict[str, Any], settings: Settings, telemetry: Telemetry) -> Reply | None:
+    """Answer a request that is not looked at; None if it is."""
+    if not (settings.api_keys or settings.allow_requests_without_key or _is_authenticated(request)):
+        telemetry.warn(
+            "a request over HTTP was refused: anybody could send one. Name keys by where they are, in api_keys or "
+            "ONCEBRIDGE_API_KEYS, such as env:ONCEBRIDGE_KEY; or let AWS look who sends, by IAM or an authorizer; or "
+            "set allow_requests_without_key, if nobody else can reach this function"
+        )
+        return NO_KEYS_SET
+    if not Keys(settings.api_keys).let_in(_headers(request)):
+        return NO_KEY
+    return None if _method(request) in METHODS else wrong_method(*METHODS)
+
+
+def _is_authenticated(request: dict[str, Any]) -> bool:
+    """Tell whether AWS says who sent a request: a sender writes headers and body, and never its context."""
+    context = request.get("requestContext")
+    if not isinstance(context, dict):
+        return False
+    authorizer, identity = context.get("authorizer"), context.get("identity")
+    if isinstance(authorizer, dict) and any(authorizer.get(name) for name in AUTHORIZERS):
+        return True
+    return isinstance(identity, dict) and bool(identity.get("userArn"))
+
+
+def _reply(run: Run, request: dict[str, Any], terms: BatchLimits, most: int, telemetry: Telemetry) -> Reply:
+    body = body_of(request)
+    try:
+        raws = deliveries_in_parsed(b"" if body is None else body, most)
+        return reply_for(run(raws, replace(terms, requests=(len(raws),))))
+    except TooMany as refusal:
+        return refusal.reply
+    except LedgerUnavailable as error:
+        telemetry.warn(f"a request has to come again: {error}")
+        return OUTAGE
+
+
+def _method(request: dict[str, Any]) -> str:
+    """Return the method; a request that does not say has a body to be looked at, so it counts as posted."""
+    context = request.get("requestContext")
+    http = context.get("http") if isinstance(context, dict) else None
+    method = http.get("method") if isinstance(http, dict) else request.get("httpMethod")
+    return method.upper() if isinstance(method, str) else METHODS[0]
+
+
+def _headers(request: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each header with its name in small letters; API Gateway sends them twice, a load balancer either way."""
+    for field in ("headers", "multiValueHeaders"):
+        headers = request.get(field)
+        for name, given in headers.items() if isinstance(headers, dict) else ():
+            for value in given if isinstance(given, list) else [given]:
+                if isinstance(name, str) and isinstance(value, str):
+                    yield name.lower(), value

@@ -1,0 +1,169 @@
+"""What AWS Lambda hands over: which shape it is, and which deliveries each record of it holds. Pure.
+
+How failures are told is decided by what AWS writes around records, never by what somebody wrote into one, and
+records are named only where every one of a batch can be. Wherever that is not sure, the whole of it fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from oncebridge.discreet import Discreet
+from oncebridge.sources.unwrap import batch_of, firehose_data, from_batch, is_event, is_firehose, is_of, unwrap_parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Told(Enum):
+    """How whoever delivers is told which records have to come again."""
+
+    BY_ERROR = "the invocation fails"
+    BY_NAME = "batchItemFailures"
+    BY_RECORD = "a result for each record"
+
+
+class Record(Discreet, msgspec.Struct, frozen=True, kw_only=True):
+    """One record, and the deliveries in it: acknowledged together or not at all."""
+
+    shown = ("id",)
+
+    raws: list[Any]
+    #: By which it is named in the answer.
+    id: str = ""
+    #: Records of one group keep their order; None: in any order.
+    group: str | None = None
+    #: When its queue or stream got it, where that is said.
+    sent_ms: int | None = None
+    #: What Firehose wants to have back.
+    data: Any = None
+
+
+class Invocation(msgspec.Struct, frozen=True):
+    """Everything that one invocation brings."""
+
+    told: Told
+    records: list[Record]
+
+
+_MILLISECONDS: Final = re.compile(r"[0-9]{1,15}")
+_SECONDS_MAX: Final = 10**12
+
+
+def recognise(event: Any) -> Invocation:
+    """Tell which shape an invocation has, and take it apart. Requests over HTTP are not among them."""
+    if isinstance(event, list):
+        return _batch(event, event) or _whole(event)
+    if isinstance(event, dict) and not is_event(event):
+        records = batch_of(event)
+        if records is not None:
+            return _batch(records, map(from_batch, records)) or _whole(event)
+        if is_firehose(event):
+            return _transformation(event)
+    return _whole(event)
+
+
+def waves(records: list[Record]) -> list[list[Record]]:
+    """Sort records into batches that keep the order of each group: the first of every group, the second, and so on."""
+    places: Counter[str] = Counter()
+    found: list[list[Record]] = []
+    for record in records:
+        place = 0
+        if record.group is not None:
+            place = places[record.group]
+            places[record.group] += 1
+        if place == len(found):
+            found.append([])
+        found[place].append(record)
+    return found
+
+
+def _whole(event: Any) -> Invocation:
+    return Invocation(Told.BY_ERROR, [Record(raws=unwrap_parsed(event))])
+
+
+class _Label(NamedTuple):
+    id: str
+    group: str | None
+    sent_ms: int | None
+
+
+def _batch(records: list[Any], held: Iterable[Any]) -> Invocation | None:
+    """Take records apart that are all known by name, with what each holds; None where one is not."""
+    for label_of in (_message_label, _stream_label):
+        labels = [label_of(record) for record in records if isinstance(record, dict)]
+        named = [label for label in labels if label is not None and label.id]
+        if len(named) == len(records):
+            return Invocation(
+                Told.BY_NAME,
+                [
+                    Record(raws=unwrap_parsed(inner), id=label.id, group=label.group, sent_ms=label.sent_ms)
+                    for inner, label in zip(held, named, strict=True)
+                ],
+            )
+    return None
+
+
+def _message_label(record: dict[str, Any]) -> _Label | None:
+    """Label a message of SQS, whether a queue's own trigger brings it or a pipe."""
+    if not is_of(record, "aws:sqs"):
+        return None
+    queue, attributes = record.get("eventSourceARN"), record.get("attributes")
+    said = attributes if isinstance(attributes, dict) else {}
+    sent = _text(said.get("SentTimestamp"))
+    sent_ms = int(sent) if _MILLISECONDS.fullmatch(sent) else None
+    # Fair queues have groups too, but no order.
+    if not isinstance(queue, str) or not queue.endswith(".fifo"):
+        return _Label(_text(record.get("messageId")), None, sent_ms)
+    return _Label(_text(record.get("messageId")), _text(said.get("MessageGroupId")), sent_ms)
+
+
+def _stream_label(record: dict[str, Any]) -> _Label | None:
+    """Label a record of Kinesis: a stream's own trigger knows it by its sequence number, a pipe by its event id."""
+    if not is_of(record, "aws:kinesis"):
+        return None
+    inner = record.get("kinesis")
+    if isinstance(inner, dict):
+        return _Label(_text(inner.get("sequenceNumber")), _text(inner.get("partitionKey")), _arrival_ms(inner))
+    return _Label(_text(record.get("eventID")), _text(record.get("partitionKey")), _arrival_ms(record))
+
+
+def _arrival_ms(record: dict[str, Any]) -> int | None:
+    """Return when a stream got a record, which Kinesis says in seconds."""
+    seconds = record.get("approximateArrivalTimestamp")
+    return int(seconds * 1000) if isinstance(seconds, int | float) and 0 < seconds < _SECONDS_MAX else None
+
+
+def _transformation(event: dict[str, Any]) -> Invocation:
+    """Take apart what Firehose wants to have transformed."""
+    records = [record for record in event["records"] if isinstance(record, dict) and _text(record.get("recordId"))]
+    if len(records) < len(event["records"]):
+        return _whole(event)
+    return Invocation(
+        Told.BY_RECORD,
+        [
+            Record(raws=unwrap_parsed(firehose_data(record)), id=record["recordId"], data=record.get("data"))
+            for record in records
+        ],
+    )
+
+
+def _text(value: object) -> str:
+    """Take a text; everything else is as if it were not there."""
+    return value if isinstance(value, str) else ""
+
+
+#: How many attempts an event gets before it is kept as a dead letter, where whoever delivers gives up before we would.
+ATTEMPTS: Final = {
+    # Lambda's own queue repeats a failed invocation twice, and forgets the event then.
+    Told.BY_ERROR: 3,
+    # Queues and streams go on for long, or have somewhere to put what they give up.
+    Told.BY_NAME: None,
+    # Firehose keeps records that failed in its bucket, from where they can be put through again.
+    Told.BY_RECORD: None,
+}

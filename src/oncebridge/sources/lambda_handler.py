@@ -1,0 +1,121 @@
+"""What AWS Lambda hands over, worked off; and what became of it, in the answer that each shape wants."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from oncebridge.claim import Outcome
+from oncebridge.engine.answers import Run, books_of, why_again
+from oncebridge.engine.limits import GOES_ON, BatchLimits
+from oncebridge.errors import NotAcknowledged
+from oncebridge.sources.http_request import answer_request
+from oncebridge.sources.invocation import ATTEMPTS, Record, Told, recognise, waves
+from oncebridge.sources.unwrap import is_request
+from oncebridge.telemetry import Move
+
+if TYPE_CHECKING:
+    from oncebridge.clock import Clock
+    from oncebridge.engine.result import Result
+    from oncebridge.settings import Settings
+    from oncebridge.telemetry import Telemetry
+
+#: Kept free at the end of an invocation: what runs then is to be finished, settled and answered.
+MARGIN_US_MAX: Final = 5_000_000
+MARGIN_SHARE: Final = 5  # of a short time a fifth is enough
+
+#: BatchLimits that are over already: what is worked off on them is handed back untried, and is in the books.
+OVER: Final = BatchLimits(until_us=0)
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """One record, what became of its deliveries, and whether it may be acknowledged."""
+
+    record: Record
+    results: list[Result]
+    acknowledged: bool
+
+
+def answer(
+    run: Run,
+    event: Any,
+    context: Any,
+    *,
+    settings: Settings,
+    clock: Clock,
+    telemetry: Telemetry,
+) -> Any:
+    """Work off one invocation, and answer it."""
+    terms = replace(GOES_ON, until_us=_until_us(context, clock))
+    if is_request(event):
+        return answer_request(run, event, terms, settings=settings, telemetry=telemetry)
+    invocation = recognise(event)
+    unfinished = invocation.records  # all of them, if the ledger is out of reach
+    try:
+        ended = _work_off(run, invocation.records, replace(terms, attempts=ATTEMPTS[invocation.told]))
+        unfinished = [one.record for one in ended if not one.acknowledged]
+    finally:
+        _tell_oldest(unfinished, clock, telemetry)
+    match invocation.told:
+        case Told.BY_NAME:
+            failed = dict.fromkeys(one.record.id for one in ended if not one.acknowledged)
+            return {"batchItemFailures": [{"itemIdentifier": name} for name in failed]}
+        case Told.BY_RECORD:
+            return {"records": [_transformed(one) for one in ended]}
+        case Told.BY_ERROR:
+            results = [result for one in ended for result in one.results]
+            if not all(one.acknowledged for one in ended):
+                raise NotAcknowledged(why_again(results))
+            return books_of([result.column for result in results])
+
+
+def _tell_oldest(records: list[Record], clock: Clock, telemetry: Telemetry) -> None:
+    """Tell how long the oldest of these has waited: SQS itself leaves out what it has handed out three times."""
+    sent_ms = [record.sent_ms for record in records if record.sent_ms is not None]
+    if sent_ms:
+        age_ms = max(0, clock.now_us() // 1000 - min(sent_ms))
+        telemetry.observe(Move(move="handed_back", key="", topic="", age_ms=age_ms))
+
+
+def _until_us(context: Any, clock: Clock) -> int | None:
+    """Return when to begin nothing more; None where nobody says how much time there is."""
+    ask = getattr(context, "get_remaining_time_in_millis", None)
+    remaining_ms = ask() if callable(ask) else None
+    if not isinstance(remaining_ms, int | float) or not isfinite(remaining_ms):
+        return None
+    remaining_us = max(0, int(remaining_ms * 1000))  # none left is something else than unknown
+    return clock.monotonic_us() + remaining_us - min(MARGIN_US_MAX, remaining_us // MARGIN_SHARE)
+
+
+def _work_off(run: Run, records: list[Record], terms: BatchLimits) -> list[Ended]:
+    """Work records off; after one that has to come again, the later ones of its group are handed back untried."""
+    ended: dict[int, Ended] = {}
+    broken: set[str] = set()
+    for wave in waves(records):
+        behind = [record for record in wave if record.group in broken]
+        for one in _run_each(run, [record for record in wave if record.group not in broken], terms):
+            ended[id(one.record)] = one
+            if not one.acknowledged and one.record.group is not None:
+                broken.add(one.record.group)
+        for one in _run_each(run, behind, OVER):
+            ended[id(one.record)] = Ended(one.record, one.results, acknowledged=False)
+    return [ended[id(record)] for record in records]
+
+
+def _run_each(run: Run, records: list[Record], terms: BatchLimits) -> list[Ended]:
+    """Work the deliveries of records off as one batch."""
+    if not records:
+        return []
+    results = iter(run([raw for record in records for raw in record.raws], terms))
+    each = [(record, [next(results) for _ in record.raws]) for record in records]
+    return [Ended(record, own, all(result.acknowledged for result in own)) for record, own in each]
+
+
+def _transformed(one: Ended) -> dict[str, Any]:
+    """Let Firehose pass on what is done, as it was; a duplicate too, since its first answer may not have arrived."""
+    kept = any(result.outcome is Outcome.DEAD for result in one.results)
+    result = "Ok" if one.acknowledged and not kept else "ProcessingFailed"
+    return {"recordId": one.record.id, "result": result, "data": one.record.data}

@@ -1,0 +1,295 @@
+"""Lends claims to handlers outside this process: the ledger's own claim, extend and settle, one event at a time.
+
+Whoever holds a lent claim has all that is needed to settle it. Nothing is kept here, so that any process may take
+it back, and a client that is never heard of again costs nothing but its lease.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from oncebridge import forks
+from oncebridge.claim import Answer, Claim, Letter, Outcome, Settlement, Verdict
+from oncebridge.clock import NEVER
+from oncebridge.discreet import Discreet
+from oncebridge.engine.claimer import CLAIM_TRIES, Claimer
+from oncebridge.engine.result import Result, reason_for
+from oncebridge.engine.runner import Ended, storable
+from oncebridge.engine.task import Delivery, Task, claim_of, is_over, move_of, result_as, result_from, result_of
+from oncebridge.errors import LedgerUnavailable
+from oncebridge.identity import digest, unreadable_key
+from oncebridge.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from oncebridge.engine.flow import Flow
+    from oncebridge.settings import Settings
+    from oncebridge.telemetry import Books
+
+T = TypeVar("T")
+#: What tells one claim from every other: the event, the handler, the token.
+Id: TypeAlias = tuple[bytes, str, int]
+
+REMEMBERED_MAX: Final = 10_000
+NAMES_MAX: Final = 100  # names come from outside, and become labels of metrics
+OTHER_NAMES: Final = "other"
+_BACKOFF: Final = RetryPolicy(base_seconds=0.05, cap_seconds=0.5)
+_GONE: Final = "its claim is no longer in force: it ran out and was taken over, or has ended; nothing was changed"
+
+
+class RemoteClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim in the hands of somebody else, with what is needed to take it back."""
+
+    claim: Claim
+    lease_us: int
+    #: When it was lent, by the wall clock of whoever lent it.
+    lent_us: int
+    #: The digest of the delivery it was lent for.
+    raw: bytes
+
+    @property
+    def id(self) -> Id:
+        """What tells it from every other."""
+        return self.claim.ask.key, self.claim.ask.handler, self.claim.token
+
+
+class Ending(Discreet, msgspec.Struct, frozen=True, kw_only=True):
+    """How a handler outside says that it ended."""
+
+    shown = ("outcome", "retry_in_us")
+
+    outcome: Outcome
+    #: None: as the retry policy says.
+    retry_in_us: int | None = None
+    #: In the client's own words, which may be personal data.
+    detail: str = ""
+    #: The delivery again: it may become a dead letter.
+    raw: bytes = b""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What became of a claim that was to be settled."""
+
+    #: None where it was no longer in force: then nothing has changed.
+    outcome: Outcome | None
+    #: Set where its dead letter is kept but could not be sent on: then the same has to be settled again.
+    unsent: Result | None = None
+
+
+class RemoteClaims:
+    """Lends claims out, and takes them back."""
+
+    def __init__(
+        self,
+        open_flow: Callable[[], Flow],
+        settings: Settings,
+        *,
+        books: Books,
+        account: Callable[[Sequence[Result]], None],
+        since_us: int,
+    ) -> None:
+        """Take what opens the ledger, the books and what enters results into them, and when this process began."""
+        self._open = open_flow
+        self._retry = settings.retry
+        self._books = books
+        self._account = account
+        self._since_us = since_us
+        #: Claims whose end was told of; True once it is in the books. A client may settle twice.
+        self._ended: dict[Id, bool] = {}
+        self._names: set[str] = set()
+        self._lock = threading.Lock()
+        forks.free_locks(self, "_lock")
+
+    # --- claim ---------------------------------------------------------------------------------------
+
+    def read(self, raw: bytes, name: str) -> Task:
+        """Parse and identify one delivery for a handler outside."""
+        return self._open().reader.read_for(raw, name)
+
+    def is_ours(self, task: Task) -> bool:
+        """Tell whether a handler of our own takes the event under that name: their claims would be shared."""
+        return task.event is not None and self._open().reader.has_handler(task.event, task.ask.handler)
+
+    def ask(self, task: Task, *, lease_us: int, call: str | None = None) -> RemoteClaim | None:
+        """Ask for one event; return the claim that was granted, otherwise the task has a result.
+
+        Raises `LedgerUnavailable`, and then nothing is known: a claim that was granted all the same runs out.
+
+        Args:
+            task: What to ask for.
+
+            lease_us: How long the claim runs.
+
+            call: By which a client knows its own call again: while that claim runs, the same is granted once more.
+
+        """
+        flow = self._open()
+        task.result = None
+        if task.bury is None:
+            task.answer = self._answer(flow, task, lease_us, call)
+            self._record(flow, "claimed", task, reason_for(task.answer), now_us=flow.clock.now_us())
+            if task.answer.verdict is Verdict.FRESH:
+                claim = claim_of(task)
+                if claim.attempt <= self._retry.attempts:
+                    raw = unreadable_key(flow.secret, task.raw)
+                    return RemoteClaim(claim=claim, lease_us=lease_us, lent_us=flow.clock.now_us(), raw=raw)
+                self._bury_run_out(flow, task, claim)
+            elif task.answer.verdict is Verdict.CONFLICT:
+                flow.reader.turn_into_conflict(task)
+            else:
+                task.result = result_from(task, task.answer, retry_in_us=task.answer.busy_us)
+        if task.result is None:
+            flow.work_off([Delivery(tasks=[task])])  # it is to be a dead letter
+        elif is_over(task):
+            flow.send_on([task])
+        return None
+
+    def _answer(self, flow: Flow, task: Task, lease_us: int, call: str | None) -> Answer:
+        asking = Claimer(flow.ledger, flow.breaker, flow.clock, lease_us=lease_us, stopping=flow.stopping)
+        if call is None:
+            return asking.prepared([task], alone=True).answers()[0]
+        # A nonce is good for one lease and the next. So a call is known again while its claim runs, but a client that
+        # sends the same after its crash gets a claim of its own, with an attempt that counts.
+        turn = flow.clock.now_us() // lease_us
+        (answer,) = asking.prepared([task], alone=True, nonce=_nonce(flow.secret, task, call, turn)).answers()
+        if answer.verdict is Verdict.BUSY:
+            (answer,) = asking.prepared([task], alone=True, nonce=_nonce(flow.secret, task, call, turn - 1)).answers()
+        if answer.verdict is Verdict.FRESH:
+            # It may have been granted a while ago: the whole lease is what is promised.
+            claim = Claim(task.ask, answer.token, answer.attempt)
+            if not self._repeated(flow, lambda: flow.ledger.extend([claim], lease_us=lease_us))[0]:
+                return Answer(Verdict.BUSY)  # it has just ended; how, the next to ask is told
+        return answer
+
+    def _bury_run_out(self, flow: Flow, task: Task, claim: Claim) -> None:
+        reason = f"the worker died or hung with it at each of {self._retry.attempts} attempts"
+        ended = Ended(outcome=Outcome.DEAD, reason=reason)
+        if self._settled(flow, task, claim, ended):
+            task.result = result_as(task, Verdict.FRESH, Outcome.DEAD, reason)
+            self._record(flow, "settled", task, reason, outcome=Outcome.DEAD)
+        else:
+            task.result = result_from(task, Answer(Verdict.BUSY))
+
+    # --- extend and settle ---------------------------------------------------------------------------
+
+    def extend(self, lent: RemoteClaim, lease_us: int) -> bool:
+        """Let a claim run for so long from now; False where it is no longer in force."""
+        flow = self._open()
+        return self._repeated(flow, lambda: flow.ledger.extend([lent.claim], lease_us=lease_us))[0]
+
+    def is_of(self, lent: RemoteClaim, raw: bytes) -> bool:
+        """Tell whether a delivery is of the event that was claimed."""
+        flow = self._open()
+        if unreadable_key(flow.secret, raw) == lent.raw:
+            return True  # whatever its key: one that nothing identifies has a new one each time
+        task = flow.reader.read_for(raw, lent.claim.ask.handler)
+        return task.bury is None and task.ask.key == lent.claim.ask.key
+
+    def settle(self, lent: RemoteClaim, ending: Ending) -> Settled:
+        """End a claim; where that leaves a dead letter, send it on as well."""
+        flow, claim = self._open(), lent.claim
+        ended = self._ended_as(claim, ending)
+        task = Task(ask=claim.ask, raw=ending.raw, answer=Answer(Verdict.FRESH, claim.token, claim.attempt))
+        duration_ms = max(0, flow.clock.now_us() - lent.lent_us) / 1000
+        if not self._settled(flow, task, claim, ended):
+            self._record(flow, "lost", task, _GONE, outcome=Outcome.RETRY, duration_ms=duration_ms)
+            return Settled(None)
+        if self._is_news(lent.id, entered=False):
+            self._record(flow, "settled", task, ended.reason, outcome=ended.outcome, duration_ms=duration_ms)
+        task.result = result_as(task, Verdict.FRESH, ended.outcome, ended.reason, retry_in_us=ended.retry_in_us)
+        if ended.outcome is Outcome.DEAD:
+            flow.send_on([task])
+            if not is_over(task):
+                return Settled(ended.outcome, unsent=result_of(task))
+        if self._is_news(lent.id, entered=True):
+            if lent.lent_us < self._since_us:
+                self._books.receive()  # lent in a run before this one, whose books are closed
+            self._account([replace(result_of(task), topic=claim.ask.topic)])
+        return Settled(ended.outcome)
+
+    def _ended_as(self, claim: Claim, ending: Ending) -> Ended:
+        """Turn what a client says into the end of its claim, with a reason that is free of the client's own words."""
+        attempt, limit = claim.attempt, self._retry.attempts
+        match ending.outcome:
+            case Outcome.DONE:
+                reason = "first delivery of this event" if attempt == 1 else f"done at attempt {attempt}"
+                return Ended(outcome=Outcome.DONE, reason=reason)
+            case Outcome.RELEASE:
+                return Ended(outcome=Outcome.RELEASE, reason="its handler gave it back; this was no attempt")
+            case Outcome.RETRY if attempt < limit:
+                retry_in_us = ending.retry_in_us
+                if retry_in_us is None:
+                    retry_in_us = int(self._retry.delay_seconds(attempt) * 1_000_000)
+                reason = f"its handler failed at attempt {attempt} of {limit}; to be tried again"
+                return Ended(outcome=Outcome.RETRY, reason=reason, retry_in_us=retry_in_us)
+            case Outcome.RETRY:
+                reason = f"its handler failed at attempt {attempt} of {limit}"
+            case _:
+                reason = f"its handler gave it up at attempt {attempt}"
+        return Ended(outcome=Outcome.DEAD, reason=reason, detail=storable(ending.detail))
+
+    def _settled(self, flow: Flow, task: Task, claim: Claim, ended: Ended) -> bool:
+        letter = None
+        if ended.outcome is Outcome.DEAD:
+            if not flow.letter_room.is_there():
+                raise LedgerUnavailable(flow.letter_room.words)
+            letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
+        settlement = Settlement(claim, ended.outcome, ended.retry_in_us, letter)
+        return self._repeated(flow, lambda: flow.ledger.settle([settlement]))[0]
+
+    def _repeated(self, flow: Flow, call: Callable[[], T]) -> T:
+        """Make a call that may be made twice, again where it had no luck: a claim that is not ended is done again."""
+        attempt = 1
+        while True:
+            try:
+                with flow.breaker.informed_by(LedgerUnavailable):
+                    return call()
+            except LedgerUnavailable:
+                if attempt == CLAIM_TRIES or flow.breaker.is_open:
+                    raise
+                flow.clock.wait(NEVER, _BACKOFF.delay_seconds(attempt))
+                attempt += 1
+
+    # --- telling -------------------------------------------------------------------------------------
+
+    def _is_news(self, claim: Id, *, entered: bool) -> bool:
+        """Tell whether the end of a claim was not told of before, or is only now to be entered into the books."""
+        with self._lock:
+            before = self._ended.pop(claim, None)
+            self._ended[claim] = entered or bool(before)
+            if len(self._ended) > REMEMBERED_MAX:
+                del self._ended[next(iter(self._ended))]
+            return not before if entered else before is None
+
+    def _record(
+        self,
+        flow: Flow,
+        move: str,
+        task: Task,
+        reason: str,
+        *,
+        outcome: Outcome | None = None,
+        duration_ms: float | None = None,
+        now_us: int | None = None,
+    ) -> None:
+        if flow.telemetry.listening:
+            told = move_of(move, task, reason, outcome=outcome, duration_ms=duration_ms, now_us=now_us)
+            flow.telemetry.record(replace(told, handler=self._label(told.handler)))
+
+    def _label(self, name: str) -> str:
+        """Return a client's name while there are few of them."""
+        with self._lock:
+            if len(self._names) < NAMES_MAX:
+                self._names.add(name)
+            return name if name in self._names else OTHER_NAMES
+
+
+def _nonce(secret: bytes, task: Task, call: str, turn: int) -> bytes:
+    """Make the nonce by which a call is known again: of the same key, event and handler."""
+    parts = (call.encode(), task.ask.key, task.ask.handler.encode(), turn.to_bytes(9, "big", signed=True))
+    return digest(secret, b"nonce", parts)[:8]

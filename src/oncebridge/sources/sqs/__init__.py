@@ -1,0 +1,1 @@
+"""Deliveries from an SQS queue."""

@@ -1,0 +1,325 @@
+"""Messages from an SQS queue: received, worked off by several workers, and deleted when all they hold is settled.
+
+What is not acknowledged waits here for its next try and stays hidden, so that SQS' own count of receives does not
+grow with our attempts, and its dead-letter queue gets nothing that is still being tried.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from oncebridge import forks
+from oncebridge.clock import NEVER
+from oncebridge.engine.limits import GOES_ON
+from oncebridge.errors import ConfigurationError, LedgerUnavailable
+from oncebridge.retry import RetryPolicy
+from oncebridge.sources.sqs.in_flight import InFlight, Message, new_message, wait_us
+from oncebridge.sources.sqs.queue import AT_ONCE, QueueTrouble
+from oncebridge.sources.sqs.visibility import Visibility
+from oncebridge.sources.unwrap import unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from oncebridge.engine.flow import Flow
+    from oncebridge.engine.result import Result
+    from oncebridge.settings import Settings
+    from oncebridge.sources.sqs.queue import Queue, Received
+
+#: Handlers that take longer are given one message at a time: else the others in a worker's share wait for nothing.
+SHARE_US: Final = 100_000
+LOOK_SECONDS: Final = 0.2
+_LEDGER_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
+_QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, cap_seconds=20.0)
+_DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, cap_seconds=5.0)
+
+
+class Outage:
+    """Whether something is out of reach: said when it begins, and when it is over."""
+
+    def __init__(self, say: Callable[[str], None], over: str) -> None:
+        """Take whom to tell, and what when it is over."""
+        self._say = say
+        self._over = over
+        self._since_us: int | None = None
+        self._lock = threading.Lock()
+        forks.free_locks(self, "_lock")
+
+    def __bool__(self) -> bool:
+        """Whether it lasts."""
+        return self._since_us is not None
+
+    def began(self, words: str, now_us: int) -> None:
+        """Note a call in vain."""
+        with self._lock:
+            said, self._since_us = bool(self), now_us
+        if not said:
+            self._say(words)
+
+    def answered(self, asked_us: int) -> None:
+        """Note an answer; one to a call from before the last failure says nothing about the time since."""
+        if self._since_us is None:
+            return  # nearly always
+        with self._lock:
+            over = self._since_us is not None and asked_us >= self._since_us
+            if over:
+                self._since_us = None
+        if over:
+            self._say(self._over)
+
+
+class QueueRun:
+    """Works a queue off: until it is empty, if so told, or until the flow is told to stop."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        queue: Queue,
+        settings: Settings,
+        *,
+        workers: int,
+        limit: int,
+        until_empty: bool = False,
+        receive: Callable[[int], None],
+        account: Callable[[Sequence[Result]], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Take the parts; nothing is started yet.
+
+        Args:
+            flow: Handles one event at a time in each call, so that workers alone decide how many.
+
+            queue: Where messages come from.
+
+            settings: How long claims run, and how long handlers may take.
+
+            workers: How many messages are worked on at a time.
+
+            limit: How many messages may be in flight, worked on or waiting for their next try.
+
+            until_empty: Whether to end when the queue has nothing more.
+
+            receive: Told how many deliveries have arrived.
+
+            account: Told what became of deliveries.
+
+            say: Told what a person should know.
+
+        """
+        self._flow = flow
+        self._queue = queue
+        self._clock = flow.clock
+        self._workers = workers
+        self._until_empty = until_empty
+        self._receive = receive
+        self._account = account
+        self._say = say
+        self._warn = flow.telemetry.warn
+        self.in_flight = InFlight(
+            flow.clock,
+            limit=limit,
+            workers=workers,
+            handler_timeout_us=int(settings.handler_timeout_seconds * 1_000_000),
+        )
+        self._visibility = Visibility(
+            queue,
+            self.in_flight,
+            flow.clock,
+            lease_us=int(settings.lease_seconds * 1_000_000),
+            on_trouble=self._say_if_refused,
+            on_let_go=self._let_go,
+        )
+        self._ledger_outage = Outage(say, "the ledger is back; going on")
+        self._queue_outage = Outage(say, "SQS answers again; going on")
+        self._said: set[str] = set()
+        self._reached = False
+        self._number = 0
+        self._usual_us = SHARE_US  # until it is known to be less
+        self._closing = threading.Event()
+        self._error: BaseException | None = None
+
+    # --- the run -------------------------------------------------------------------------------------
+
+    def run(self, look: Callable[[], None] = lambda: None) -> None:
+        """Run until told to stop; `look` is called now and then. Raises what ended it, after handing everything back.
+
+        On an orderly stop running handlers finish, what is done is deleted, and the rest is handed back.
+        """
+        stop_hiding = threading.Event()
+        hiding = self._thread("visibility", lambda: self._visibility.run(stop_hiding))
+        working = [self._thread("receive", self._receive_all)]
+        working += [self._thread(f"worker-{n}", self._work) for n in range(1, self._workers + 1)]
+        for thread in (hiding, *working):
+            thread.start()
+        while not self._closing.is_set():
+            if self._clock.wait(self._flow.stopping, LOOK_SECONDS):
+                self._close()
+            look()
+        for thread in working:
+            thread.join()
+        stop_hiding.set()
+        hiding.join()
+        self._hand_back_all()
+        if self._error is not None:
+            raise self._error
+
+    def _thread(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        generation = forks.generation()
+
+        def guarded() -> None:
+            try:
+                target()
+            except BaseException as error:  # noqa: BLE001 - raised again where the run was started
+                if forks.generation() != generation:
+                    return  # a child that a handler has forked: the run is its parent's, and this was all of it
+                self._error = self._error or error
+                self._flow.stopping.set()
+                self._close()
+
+        # Not waited for when a second signal ends the process.
+        return threading.Thread(target=guarded, name=f"oncebridge-{name}", daemon=True)
+
+    def _close(self) -> None:
+        self._closing.set()
+        self.in_flight.close()
+
+    def _hand_back_all(self) -> None:
+        left = self.in_flight.all()
+        not_taken = self._visibility.hand_back(left)
+        for message in left:
+            self._account(message.results)
+        if not_taken:
+            self._warn("some messages could not be handed back; they come again by themselves", messages=not_taken)
+
+    # --- receiving -----------------------------------------------------------------------------------
+
+    def _receive_all(self) -> None:
+        """Receive while there is room: one call at a time, so that an idle process makes no more than one."""
+        attempt = 1
+        while number := self.in_flight.room(self._wanted):
+            asked_us = self._clock.monotonic_us()
+            try:
+                received = self._queue.receive(number, self._visibility.seconds)
+            except QueueTrouble as trouble:
+                if not trouble.passing and not self._reached:
+                    raise ConfigurationError(str(trouble)) from None
+                self._queue_outage.began(f"{trouble}; trying again until it answers", self._clock.monotonic_us())
+                self._clock.wait(self._closing, _QUEUE_BACKOFF.delay_seconds(attempt))
+                attempt += 1
+                continue
+            self._reached, attempt = True, 1
+            self._queue_outage.answered(asked_us)
+            now_us = self._clock.monotonic_us()
+            self.in_flight.add([self._read(one, now_us) for one in received])
+            if self._until_empty and not received and not len(self.in_flight):
+                self._close()
+
+    def _wanted(self) -> int:
+        """Say how many messages should be ready to be tried: as many as the workers take at a time."""
+        return 0 if self._ledger_outage else self._workers * self._at_once()
+
+    def _read(self, received: Received, now_us: int) -> Message:
+        raws = unwrap(received.body.encode(errors="surrogatepass"))
+        self._receive(len(raws))
+        self._number += 1
+        deliveries = [self._flow.read(raw) for raw in raws]
+        return new_message(self._number, received, deliveries, now_us, self._visibility.seconds * 1_000_000)
+
+    def _say_if_refused(self, trouble: QueueTrouble) -> None:
+        """Say once what will not pass by itself; an outage is noticed, and said, where messages are received."""
+        if not trouble.passing and str(trouble) not in self._said:
+            self._said.add(str(trouble))
+            self._say(str(trouble))
+
+    def _let_go(self, message: Message, why: str) -> None:
+        """Let a message come again that cannot be kept hidden; what is still worked on is deleted if it gets done."""
+        idle = self.in_flight.let_go(message)
+        if idle is None:
+            return
+        self._visibility.hand_back(idle)
+        for one in idle:
+            self._account(one.results)
+        self._warn("a message is no longer kept hidden, and comes again", why=why)
+
+    # --- working -------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while share := self.in_flight.take(self._at_once()):
+            try:
+                self._through_outages(share)
+            except LedgerUnavailable:  # and told to stop: handed back with the rest
+                for message in share:
+                    self.in_flight.put_back(message, self._clock.monotonic_us(), keeps_place=True)
+                return
+            self._conclude(share)
+
+    def _at_once(self) -> int:
+        """Say how many messages a worker takes at a time, by how long one usually takes."""
+        return max(1, min(AT_ONCE, SHARE_US // max(1, self._usual_us)))
+
+    def _through_outages(self, share: list[Message]) -> None:
+        """Work messages off, however long the ledger is out of reach; nothing more is received meanwhile."""
+        deliveries = [delivery for message in share for delivery in message.deliveries]
+        attempt = 1
+        while True:
+            asked_us = self._clock.monotonic_us()
+            try:
+                self._flow.work_off(deliveries, terms=GOES_ON)
+            except LedgerUnavailable as error:
+                self._ledger_outage.began(f"{error}; waiting for it", self._clock.monotonic_us())
+                backoff_us = int(_LEDGER_BACKOFF.delay_seconds(attempt) * 1_000_000)
+                retry_in_us = max(self._flow.breaker.retry_in_us, backoff_us)
+                self.in_flight.begin_again(share, retry_in_us)
+                if self._clock.wait(self._closing, retry_in_us / 1_000_000):
+                    raise
+                attempt += 1
+            else:
+                took_us = (self._clock.monotonic_us() - asked_us) // len(share)
+                self._usual_us += (took_us - self._usual_us) // 4
+                if self._ledger_outage:
+                    self._ledger_outage.answered(asked_us)
+                    self.in_flight.look()
+                return
+
+    def _conclude(self, share: list[Message]) -> None:
+        """Delete what is over, and let the rest wait for its next try."""
+        now_us = self._clock.monotonic_us()
+        over = [message for message in share if message.is_over]
+        for message in share:
+            if message in over:
+                self._account(message.results)
+                self.in_flight.end(message)
+                continue
+            retry_at_us, busy = wait_us(message.results)
+            if not self.in_flight.put_back(message, now_us + retry_at_us, keeps_place=busy):
+                self._account(message.results)
+        if over:
+            self._delete(over)
+            self.in_flight.forget(over)
+
+    def _delete(self, messages: list[Message]) -> None:
+        """Delete messages; what SQS does not delete comes again, and is known as a duplicate then."""
+        attempt, refused = 1, 0
+        while True:
+            messages, not_ours = self._not_deleted(messages)
+            refused += not_ours
+            if not messages or _DELETING.is_last(attempt):
+                break
+            self._clock.wait(NEVER, _DELETING.delay_seconds(attempt))  # a stop does not end that
+            attempt += 1
+        if messages or refused:
+            self._warn(
+                "some messages were worked off but not deleted; they come again, and are known as duplicates then",
+                messages=len(messages) + refused,
+            )
+
+    def _not_deleted(self, messages: list[Message]) -> tuple[list[Message], int]:
+        """Delete once; return what may be tried again, and how many SQS no longer takes for ours."""
+        try:
+            failed = self._queue.delete([message.receipt for message in messages])
+        except QueueTrouble as trouble:
+            self._say_if_refused(trouble)
+            return messages, 0
+        again = [messages[one.at] for one in failed if one.passing]
+        return again, len(failed) - len(again)
