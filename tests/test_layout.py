@@ -31,6 +31,7 @@ ORDER = [
     "claim",
     "retry",
     "ledgers.findings",
+    "ledgers.grants",
     "ledgers.protocol",
     "ledgers",
     "breaker",

@@ -1,7 +1,8 @@
-"""Claims, verdicts and outcomes, and the legal moves between them: pure decisions, shared by every ledger.
+"""Claims, verdicts and outcomes, and every rule of order: which state is an echo, which is stale, which is news.
 
-A ledger fetches the record of an event and, for a state, that of its entity, lets `decide_claim`,
-`decide_extend` or `decide_settle` work out what they become, and writes that back, all in one atomic step.
+Ledgers know none of these rules. A ledger grants an entity to one worker at a time, together with bytes that it does
+not look into. The worker reads them as a `Newest`, judges each state of its chain on what the one before left, and
+settles each with the bytes that result.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ VERSIONS_BEHIND_MAX: Final = 1000  # further apart, two versions tell nothing: o
 
 
 class Verdict(StrEnum):
-    """What a delivery turned out to be: the ledger's answer to a claim, but for the last two."""
+    """What a delivery turned out to be. Ledgers answer the first four and `fresh`; the rules below tell the rest."""
 
     CONFLICT = "conflict"  # the same explicit id with another content
     REDELIVERY = "redelivery"  # settled for good, same envelope id
@@ -30,7 +31,7 @@ class Verdict(StrEnum):
     ECHO = "echo"  # a state again that its entity has already, within the window
     STALE = "stale"  # a state older than the one its entity has
     FRESH = "fresh"  # to be processed
-    DEAD = "dead"  # could not even be read: never asked of a ledger, but reported like the others
+    DEAD = "dead"  # unreadable: never asked of a ledger, but reported like the others
     UNHANDLED = "unhandled"  # no handler takes its topic: not asked of a ledger either
 
 
@@ -38,6 +39,8 @@ class Outcome(StrEnum):
     """How a claim ends."""
 
     DONE = "done"
+    ECHO = "echo"
+    STALE = "stale"
     RETRY = "retry"  # failed; again at a later time
     RELEASE = "release"  # not tried, so not counted
     DEAD = "dead"  # will not be tried again by itself
@@ -61,7 +64,11 @@ SETTLED: Final = frozenset({Status.DONE, Status.ECHO, Status.STALE, Status.DEAD,
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a claim is asked for: one event for one handler. All of it is finished before a ledger is asked."""
+    """What a claim is asked for: one event for one handler. All of it is finished before a ledger is asked.
+
+    The asks of one call that share an entity are a chain, in order of arrival. `state`, `moment`, `echo_window_ns` and
+    `stale` are for the rules of order alone: no ledger looks at them.
+    """
 
     key: bytes
     handler: str = ""
@@ -87,6 +94,21 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     force: bool = False
 
 
+class Chain(msgspec.Struct, frozen=True, gc=False):
+    """The claim of an entity, for the states of one call: what a ledger knows of the entity, which nobody else holds.
+
+    The states have tokens in a row, and `top` is the last of them: every write compares it.
+    """
+
+    top: int
+    #: What the last settle left, or nothing: a ledger does not look into it.
+    data: bytes = b""
+    #: Whether the lease before this one ran out, so that nobody knows what its holder has done.
+    ran_out: bool = False
+    #: The ledger's time when it granted this.
+    now_us: int = 0
+
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """A ledger's answer to an ask. `token` is 0 unless the claim was granted."""
 
@@ -96,8 +118,10 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     #: The envelope id of the delivery that did the work, where the ledger knows it, and how it was settled.
     of: str | None = None
     was: Status | None = None
-    #: How long the claim in the way may still run.
+    #: How long the claim in the way may still run; 0 for a state that waits for one before it in its own chain.
     busy_us: int = 0
+    #: Of a state that was granted: its entity's claim, the same for all states of the chain.
+    chain: Chain | None = None
 
     @property
     def wants_alone(self) -> bool:
@@ -106,11 +130,12 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """The exclusive right to give one event to one handler, fenced by its token."""
+    """The exclusive right to give one event to one handler, fenced by its token; a state's is part of a chain."""
 
     ask: Ask
     token: int
     attempt: int = 1
+    chain: Chain | None = None
 
 
 class Letter(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -124,76 +149,95 @@ class Letter(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """The end of a claim."""
+    """The end of a claim. Those of one chain are in its order."""
 
     claim: Claim
     outcome: Outcome
-    #: For `retry`: advice when to come again, by the ledger's clock.
+    #: For `retry`: advice when to try again, by the ledger's clock.
     retry_in_us: int = 0
     letter: Letter | None = None
+    #: For a state: what its entity's data becomes.
+    data: bytes = b""
+    #: For a state: whether it is the last of its chain. Only that one frees the entity.
+    frees: bool = True
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a ledger remembers of one event for one handler. Times are the ledger's, in microseconds."""
+class Newest(Discreet, msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """What a worker knows of an entity while it holds it; to its ledger, these are bytes."""
 
-    status: Status
-    token: int = 0
-    nonce: bytes = b""
-    #: For facts; a state's lease lives on its entity.
-    lease_until_us: int = 0
-    alone: bool = False
-    attempts: int = 0
-    content: bytes | None = None
-    envelope: str | None = None
-    changed_us: int = 0
-    retry_at_us: int = 0
-    letter: bool = False
+    shown = ("moment", "line", "unsure")
 
-
-class Entity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a ledger remembers of an entity: who holds it, and its newest state."""
-
-    token: int = 0
-    lease_until_us: int = 0  # 0: not held
-    #: The newest done event: its state, its moment, its key.
+    #: The newest done event: its state, its moment, and what people want to know of it.
     state: bytes | None = None
     moment: Moment = Moment()
-    key: bytes | None = None
     #: By which stale is judged: the newest done or echoed moment.
     line: Moment = Moment()
-    #: Whether a claim since then ended otherwise than done, so the sink may show another state.
+    #: Whether a claim since then ended otherwise than done, so that the sink may show another state.
     unsure: bool = False
-    changed_us: int = 0
+    key: bytes | None = None
+    topic: str = ""
+    time_ms: int | None = None
+    envelope: str | None = None
+    conversation: bytes | None = None
+    user: bytes | None = None
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
-    """One claim call: its nonce, which only its own repeat sends again, the lease, and the ledger's time."""
-
-    nonce: bytes
-    lease_us: int
-    now_us: int
+_NOTHING_KNOWN: Final = Newest()
+_decode = msgspec.msgpack.Decoder(Newest).decode
+_encode = msgspec.msgpack.Encoder().encode
 
 
-Move = tuple[Answer, Record | None, Entity | None]
-Kept = tuple[bool, Record | None, Entity | None]
+def read_newest(data: bytes) -> Newest:
+    """Read an entity's data as the last settle left it."""
+    return _decode(data) if data else _NOTHING_KNOWN
 
-# --- the rules, each by itself -----------------------------------------------------------------------
+
+def write_newest(newest: Newest) -> bytes:
+    """Write an entity's data for its ledger."""
+    return _encode(newest)
 
 
-def has_other_content(ask: Ask, record: Record) -> bool:
+def newest_of(chain: Chain) -> Newest:
+    """Return a worker's own copy of an entity that it has claimed; after a run-out it is unsure."""
+    newest = read_newest(chain.data)
+    return replace(newest, unsure=True) if chain.ran_out and not newest.unsure else newest
+
+
+# --- duplicates --------------------------------------------------------------------------------------
+
+
+def has_other_content(ask: Ask, content: bytes | None) -> bool:
     """Tell whether the same explicit id came with another content."""
-    return ask.content is not None and record.content is not None and ask.content != record.content
+    return ask.content is not None and content is not None and ask.content != content
 
 
-def duplicate_verdict(ask: Ask, record: Record) -> Verdict:
+def duplicate_verdict(ask: Ask, envelope: str | None) -> Verdict:
     """Tell a redelivery from a republish: only the same, present envelope id is a redelivery."""
-    same = ask.envelope is not None and ask.envelope == record.envelope
+    same = ask.envelope is not None and ask.envelope == envelope
     return Verdict.REDELIVERY if same else Verdict.REPUBLISH
 
 
-def is_settled(record: Record) -> bool:
-    """Tell whether an event is settled for good; one that is only claimed or failed is not."""
-    return record.status in SETTLED
+# --- order -------------------------------------------------------------------------------------------
+
+
+def judge(ask: Ask, newest: Newest) -> Verdict:
+    """Tell whether a claimed state is an echo, stale, or news to its entity."""
+    if ask.force:
+        return Verdict.FRESH
+    if _is_echo(ask, newest):
+        return Verdict.ECHO
+    return Verdict.STALE if ask.stale and older(ask.moment, newest.line) else Verdict.FRESH
+
+
+def newest_after(newest: Newest, ask: Ask, outcome: Outcome, now_us: int) -> Newest:
+    """Return an entity's newest once a state of it has ended; `now_us` is the ledger's time of its claim."""
+    if outcome is Outcome.DONE:
+        return _after_done(newest, ask, now_us)
+    if outcome is Outcome.ECHO:
+        return _after_echo(newest, ask, now_us)
+    if outcome is Outcome.STALE or newest.unsure:
+        return newest
+    return replace(newest, unsure=True)
 
 
 def older(one: Moment, other: Moment) -> bool:
@@ -211,18 +255,6 @@ def within_window(one: Moment, other: Moment, window_ns: int) -> bool:
     return comparable and all(a == b or (a is not None and b is not None and abs(a - b) <= window_ns) for a, b in pairs)
 
 
-def is_echo(ask: Ask, entity: Entity) -> bool:
-    """Tell whether an event says again what its entity's newest done event has said."""
-    if entity.unsure or entity.lease_until_us or entity.state is None:
-        return False
-    return ask.state == entity.state and within_window(ask.moment, entity.moment, ask.echo_window_ns)
-
-
-def is_stale(ask: Ask, entity: Entity) -> bool:
-    """Tell whether an event is older than what its entity has seen."""
-    return ask.stale and older(ask.moment, entity.line)
-
-
 def is_believable(moment: Moment, now_us: int) -> bool:
     """Tell whether a moment may become an entity's newest: one from the future would block it for ever."""
     if moment.version is not None:
@@ -231,170 +263,41 @@ def is_believable(moment: Moment, now_us: int) -> bool:
     return bool(known) and max(known) // 1000 <= now_us + AHEAD_US_MAX
 
 
-def next_token(previous: int, now_us: int) -> int:
-    """Return a token above every earlier one, even those of a record that was forgotten since."""
-    return max(previous + 1, now_us)
-
-
-def holds(claim: Claim, record: Record | None, entity: Entity | None) -> bool:
-    """Tell whether a claim is still the one in force: nobody has claimed the event or its entity since."""
-    if record is None or record.token != claim.token:
+def _is_echo(ask: Ask, newest: Newest) -> bool:
+    """Tell whether a state says again what its entity's newest done event has said."""
+    if newest.unsure or newest.state is None or ask.state != newest.state:
         return False
-    return claim.ask.entity is None or (entity is not None and entity.token == claim.token)
+    return within_window(ask.moment, newest.moment, ask.echo_window_ns)
 
 
-# --- claim -------------------------------------------------------------------------------------------
+def _after_echo(newest: Newest, ask: Ask, now_us: int) -> Newest:
+    """Move the time by which stale is judged, forward only; the newest done event stays."""
+    if not (older(newest.line, ask.moment) and is_believable(ask.moment, now_us)):
+        return newest
+    return replace(newest, line=_filled(ask.moment, newest.line))
 
 
-def decide_claim(ask: Ask, record: Record | None, entity: Entity | None, call: Call) -> Move:
-    """Work out the verdict, and what event and entity become; None where they stay as they are."""
-    if record is not None:
-        if has_other_content(ask, record):
-            return Answer(Verdict.CONFLICT, of=record.envelope), None, None
-        own = _own_answer(ask, record, entity, call)
-        if own is not None:
-            return own, None, None
-        if is_settled(record) and not (ask.redrive and record.status is Status.DEAD):
-            return Answer(duplicate_verdict(ask, record), of=record.envelope, was=record.status), None, None
-    if ask.redrive and (record is None or not record.letter):
-        return Answer(Verdict.REPUBLISH), None, None
-    if ask.entity is None:
-        return _claim_fact(ask, record, call)
-    return _claim_state(ask, record, entity or Entity(), call)
-
-
-def _own_answer(ask: Ask, record: Record, entity: Entity | None, call: Call) -> Answer | None:
-    """Answer the repeat of a call whose reply was lost as that reply did."""
-    if record.nonce != call.nonce:
-        return None
-    if record.status is Status.CLAIMED and holds(Claim(ask, record.token), record, entity):
-        return Answer(Verdict.FRESH, record.token, record.attempts + 1)
-    if record.status in (Status.ECHO, Status.STALE):
-        return Answer(Verdict(record.status.value))
-    return None
-
-
-def _claim_fact(ask: Ask, record: Record | None, call: Call) -> Move:
-    if record is not None and record.status is Status.CLAIMED and record.lease_until_us > call.now_us:
-        return Answer(Verdict.BUSY, busy_us=record.lease_until_us - call.now_us), None, None
-    if _ran_out(record) and not ask.alone:
-        return Answer(Verdict.FRESH), None, None
-    granted = _granted(ask, record, next_token(record.token if record else 0, call.now_us), call)
-    return Answer(Verdict.FRESH, granted.token, granted.attempts + 1), granted, None
-
-
-def _claim_state(ask: Ask, record: Record | None, entity: Entity, call: Call) -> Move:
-    if entity.lease_until_us > call.now_us:
-        return Answer(Verdict.BUSY, busy_us=entity.lease_until_us - call.now_us), None, None
-    if not ask.force and is_echo(ask, entity):
-        recorded = _recorded(ask, record, Status.ECHO, call)
-        return Answer(Verdict.ECHO), recorded, _after_echo(ask, entity, call.now_us)
-    if not ask.force and is_stale(ask, entity):
-        return Answer(Verdict.STALE), _recorded(ask, record, Status.STALE, call), None
-    if _ran_out(record) and not ask.alone:
-        return Answer(Verdict.FRESH), None, None
-    token = next_token(entity.token, call.now_us)
-    granted = replace(_granted(ask, record, token, call), lease_until_us=0)
-    held = replace(entity, token=token, lease_until_us=call.now_us + call.lease_us, changed_us=call.now_us)
-    return Answer(Verdict.FRESH, token, granted.attempts + 1), granted, held
-
-
-def _ran_out(record: Record | None) -> bool:
-    """Tell whether a claim was never settled. Asked only once its lease is known to be over."""
-    return record is not None and record.status is Status.CLAIMED
-
-
-def _granted(ask: Ask, record: Record | None, token: int, call: Call) -> Record:
-    attempts = 0 if record is None else record.attempts
-    if record is not None and record.status is Status.DEAD:
-        attempts = 0  # redriven: a new start
-    elif record is not None and _ran_out(record) and record.alone:
-        attempts += 1
-    return Record(
-        status=Status.CLAIMED,
-        token=token,
-        nonce=call.nonce,
-        lease_until_us=call.now_us + call.lease_us,
-        alone=ask.alone,
-        attempts=attempts,
-        content=ask.content if ask.content is not None or record is None else record.content,
-        envelope=ask.envelope,
-        changed_us=call.now_us,
-        letter=record is not None and record.letter,
-    )
-
-
-def _recorded(ask: Ask, record: Record | None, status: Status, call: Call) -> Record:
-    """Make the record of an event that needs no work, under its own identity."""
-    return Record(
-        status=status,
-        token=0 if record is None else record.token,
-        nonce=call.nonce,
-        attempts=0 if record is None else record.attempts,
-        content=ask.content,
-        envelope=ask.envelope,
-        changed_us=call.now_us,
-    )
-
-
-def _after_echo(ask: Ask, entity: Entity, now_us: int) -> Entity:
-    """Let an echo move the time by which stale is judged, forward only; the newest done event stays."""
-    forward = older(entity.line, ask.moment) and is_believable(ask.moment, now_us)
-    return replace(entity, line=_filled(ask.moment, entity.line) if forward else entity.line, changed_us=now_us)
-
-
-def _filled(moment: Moment, line: Moment) -> Moment:
-    """Take from the line what a moment does not say: an event without its own time sets back no other's."""
-    times = tuple(b if a is None else a for a, b in zip_longest(moment.times, line.times))
-    return Moment(times, line.version if moment.version is None else moment.version, moment.echoes)
-
-
-# --- extend and settle -------------------------------------------------------------------------------
-
-
-def decide_extend(claim: Claim, record: Record | None, entity: Entity | None, call: Call) -> Kept:
-    """Let a claim in force run longer; one that is not in force stays lost."""
-    if record is None or record.status is not Status.CLAIMED or not holds(claim, record, entity):
-        return False, None, None
-    until = call.now_us + call.lease_us
-    if entity is not None:
-        return True, None, replace(entity, lease_until_us=until)
-    return True, replace(record, lease_until_us=until), None
-
-
-def decide_settle(settlement: Settlement, record: Record | None, entity: Entity | None, now_us: int) -> Kept:
-    """End a claim in force. A repeat that finds its own outcome is fine; whoever comes late changes nothing."""
-    claim, outcome = settlement.claim, settlement.outcome
-    if record is None or record.token != claim.token:
-        return False, None, None
-    status = Status(outcome.value)
-    if record.status is status:
-        return True, None, None
-    if record.status is not Status.CLAIMED or not holds(claim, record, entity):
-        return False, None, None
-    failed = outcome in (Outcome.RETRY, Outcome.DEAD)
-    ended = replace(
-        record,
-        status=status,
-        nonce=b"",
-        lease_until_us=0,
-        attempts=record.attempts + (1 if failed else 0),
-        changed_us=now_us,
-        retry_at_us=now_us + settlement.retry_in_us if outcome is Outcome.RETRY else 0,
-        letter=outcome is Outcome.DEAD or (record.letter and status not in SETTLED),
-    )
-    if entity is None:
-        return True, ended, None
-    free = replace(entity, lease_until_us=0, changed_us=now_us)
-    return True, ended, _after_done(claim.ask, free, now_us) if outcome is Outcome.DONE else replace(free, unsure=True)
-
-
-def _after_done(ask: Ask, entity: Entity, now_us: int) -> Entity:
-    """Let a done event become its entity's newest, unless it is older or not believable.
+def _after_done(newest: Newest, ask: Ask, now_us: int) -> Newest:
+    """Make a done event its entity's newest, unless it is older or not believable.
 
     An equal time wins too: of two states in one millisecond the sink shows the one that was handled last.
     """
-    if older(ask.moment, entity.line) or not is_believable(ask.moment, now_us):
-        return replace(entity, unsure=True)
-    line = _filled(ask.moment, entity.line)
-    return replace(entity, state=ask.state, moment=ask.moment, key=ask.key, line=line, unsure=False)
+    if older(ask.moment, newest.line) or not is_believable(ask.moment, now_us):
+        return newest if newest.unsure else replace(newest, unsure=True)
+    return Newest(
+        state=ask.state,
+        moment=ask.moment,
+        line=_filled(ask.moment, newest.line),
+        key=ask.key,
+        topic=ask.topic,
+        time_ms=ask.time_ms,
+        envelope=ask.envelope,
+        conversation=ask.conversation,
+        user=ask.user,
+    )
+
+
+def _filled(moment: Moment, line: Moment) -> Moment:
+    """Take from the line the places that a moment leaves empty: a missing time sets back no other's."""
+    times = tuple(b if a is None else a for a, b in zip_longest(moment.times, line.times))
+    return Moment(times, line.version if moment.version is None else moment.version, moment.echoes)

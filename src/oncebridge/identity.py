@@ -33,7 +33,7 @@ _MILLISECONDS_BELOW: Final = 10**14
 _MICROSECONDS_BELOW: Final = 10**17
 
 
-class Moment(msgspec.Struct, frozen=True, gc=False):
+class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where an event stands in its entity's history: times in nanoseconds, or a version that orders instead.
 
     A place in `times` is None where this event has no such time: only places that both have are compared.

@@ -6,19 +6,21 @@ import hmac
 import secrets
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from oncebridge import forks
-from oncebridge.claim import SETTLED, Call, Status, decide_claim, decide_extend, decide_settle
+from oncebridge.claim import SETTLED, Status, read_newest
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.findings import Finding, wrong
+from oncebridge.ledgers.grants import Call, claim_chain, claim_fact, extend_claim, settle_claim
 from oncebridge.ledgers.protocol import Entry, Query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from oncebridge.claim import Answer, Ask, Claim, Entity, Letter, Record, Settlement
+    from oncebridge.claim import Answer, Ask, Claim, Letter, Settlement
+    from oncebridge.ledgers.grants import Entity, Kept, Record
 
 
 class MemoryLedger:
@@ -34,7 +36,7 @@ class MemoryLedger:
         self.entities: dict[bytes, Entity] = {}
         self.letters: dict[tuple[bytes, str], Letter] = {}
         self._asks: dict[tuple[bytes, str], Ask] = {}
-        self._unwritten: tuple[Ask, Record | None, Entity | None, Letter | None] | None = None
+        self._unwritten: tuple[list[tuple[Ask, Record]], Entity | None, Letter | None] | None = None
         forks.register(self)
 
     def __repr__(self) -> str:
@@ -67,16 +69,34 @@ class MemoryLedger:
         """Keep everything: there is nothing to let go of."""
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
-        """Decide each ask on the records as the ones before left them."""
+        """Answer each fact by itself, and the states of an entity as a chain."""
         with self._lock:
             self._finish_writing()
             call = Call(nonce, lease_us, self._clock.now_us())
-            return [self._claim(ask, call) for ask in asks]
+            chains: dict[bytes, list[int]] = {}
+            answers: list[Any] = [None] * len(asks)
+            for place, ask in enumerate(asks):
+                if ask.entity is None:
+                    answers[place] = self._claim_fact(ask, call)
+                else:
+                    chains.setdefault(ask.entity, []).append(place)
+            for entity, places in chains.items():
+                chain = self._claim_chain(entity, [asks[place] for place in places], call)
+                for place, answer in zip(places, chain, strict=True):
+                    answers[place] = answer
+            return answers
 
-    def _claim(self, ask: Ask, call: Call) -> Answer:
-        answer, record, entity = decide_claim(ask, self.records.get((ask.key, ask.handler)), self._entity(ask), call)
-        self._write(ask, record, entity)
+    def _claim_fact(self, ask: Ask, call: Call) -> Answer:
+        answer, record = claim_fact(ask, self.records.get((ask.key, ask.handler)), call)
+        if record is not None:
+            self._write([(ask, record)])
         return answer
+
+    def _claim_chain(self, key: bytes, asks: list[Ask], call: Call) -> list[Answer]:
+        records = [self.records.get((ask.key, ask.handler)) for ask in asks]
+        granted = claim_chain(asks, records, self.entities.get(key), call)
+        self._write([(asks[place], record) for place, record in granted.records], granted.entity)
+        return granted.answers
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
@@ -87,9 +107,9 @@ class MemoryLedger:
 
     def _extend(self, claim: Claim, call: Call) -> bool:
         ask = claim.ask
-        kept, record, entity = decide_extend(claim, self.records.get((ask.key, ask.handler)), self._entity(ask), call)
-        self._write(ask, record, entity)
-        return kept
+        kept = extend_claim(claim, self.records.get((ask.key, ask.handler)), self._entity(ask), call)
+        self._write_kept(ask, kept)
+        return kept.ok
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
@@ -100,34 +120,41 @@ class MemoryLedger:
 
     def _settle(self, settlement: Settlement, now_us: int) -> bool:
         ask = settlement.claim.ask
-        at = (ask.key, ask.handler)
-        kept, record, entity = decide_settle(settlement, self.records.get(at), self._entity(ask), now_us)
-        self._write(ask, record, entity, settlement.letter)
-        return kept
+        kept = settle_claim(settlement, self.records.get((ask.key, ask.handler)), self._entity(ask), now_us)
+        self._write_kept(ask, kept, settlement.letter)
+        return kept.ok
 
     def _entity(self, ask: Ask) -> Entity | None:
         return None if ask.entity is None else self.entities.get(ask.entity)
 
-    def _write(self, ask: Ask, record: Record | None, entity: Entity | None, letter: Letter | None = None) -> None:
+    def _write_kept(self, ask: Ask, kept: Kept, letter: Letter | None = None) -> None:
+        if kept.record is not None:
+            self._write([(ask, kept.record)], kept.entity, letter)
+        elif kept.entity is not None and ask.entity is not None:
+            self.entities[ask.entity] = kept.entity
+
+    def _write(
+        self, records: list[tuple[Ask, Record]], entity: Entity | None = None, letter: Letter | None = None
+    ) -> None:
         # Noted in one step, and forgotten when it is written: what an interrupt or a fork cuts short is written by the
         # next call.
-        self._unwritten = ask, record, entity, letter
+        self._unwritten = records, entity, letter
         self._finish_writing()
 
     def _finish_writing(self) -> None:
         if self._unwritten is None:
             return
-        ask, record, entity, letter = self._unwritten
-        at = (ask.key, ask.handler)
-        if record is not None:
+        records, entity, letter = self._unwritten
+        for ask, record in records:
+            at = (ask.key, ask.handler)
             self._asks.setdefault(at, ask)
             self.records[at] = record
             if letter is not None:
                 self.letters[at] = letter
             elif not record.letter:
                 self.letters.pop(at, None)
-        if entity is not None and ask.entity is not None:
-            self.entities[ask.entity] = entity
+        if entity is not None and records and records[0][0].entity is not None:
+            self.entities[records[0][0].entity] = entity
         self._unwritten = None
 
     def get(self, key: bytes) -> list[Entry]:
@@ -155,7 +182,7 @@ class MemoryLedger:
     def _entry(self, at: tuple[bytes, str], *, raw: bool = False) -> Entry:
         record, ask, letter = self.records[at], self._asks[at], self.letters.get(at)
         held = self._entity(ask)
-        on_entity = held.lease_until_us if held is not None and held.token == record.token else 0
+        on_entity = held.lease_until_us if held is not None and held.nonce == record.nonce else 0
         return Entry(
             key=at[0],
             handler=at[1],
@@ -173,19 +200,10 @@ class MemoryLedger:
         )
 
     def _entity_entries(self, query: Query) -> Iterator[Entry]:
-        newest = {at[0]: ask for at, ask in self._asks.items() if ask.entity is not None}
         for entity in self.entities.values():
-            ask = newest.get(entity.key or b"")
-            if ask is not None and query.is_about(ask.conversation, ask.user):
-                yield Entry(
-                    key=ask.key,
-                    status=Status.CLAIMED if entity.lease_until_us else Status.DONE,
-                    topic=ask.topic,
-                    time_ms=ask.time_ms,
-                    envelope=ask.envelope,
-                    changed_us=entity.changed_us,
-                    lease_until_us=entity.lease_until_us,
-                )
+            newest = read_newest(entity.data)
+            if newest.key is not None and query.is_about(newest.conversation, newest.user):
+                yield Entry.of_newest(newest, changed_us=entity.changed_us, lease_until_us=entity.lease_until_us)
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""

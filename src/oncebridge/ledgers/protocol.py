@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from oncebridge.claim import Answer, Ask, Claim, Settlement
+    from oncebridge.claim import Answer, Ask, Claim, Newest, Settlement
     from oncebridge.ledgers.findings import Finding
 
 
@@ -45,6 +45,19 @@ class Entry(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     def from_row(cls, row: Sequence[Any]) -> Self:
         """Read a row of a table: a column for each field, in their order."""
         return msgspec.convert(dict(zip(cls.__struct_fields__, row, strict=True)), cls)
+
+    @classmethod
+    def of_newest(cls, newest: Newest, *, changed_us: int, lease_until_us: int) -> Self:
+        """Show an entity's newest state."""
+        return cls(
+            key=newest.key or b"",
+            status=Status.CLAIMED if lease_until_us else Status.DONE,
+            topic=newest.topic,
+            time_ms=newest.time_ms,
+            envelope=newest.envelope,
+            changed_us=changed_us,
+            lease_until_us=lease_until_us,
+        )
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +94,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Ledger(Protocol):
-    """Remembers claims and outcomes. Every verb is atomic per event, and one round trip per batch where it can be.
+    """Remembers claims and outcomes. Every verb is atomic per fact and per entity, and one round trip where it can be.
 
-    A call names each event and each entity at most once. Every verb may raise `LedgerUnavailable`: then it
-    is not known whether the call took effect, and repeating it with the same arguments is safe.
+    A call names each event at most once; its asks of one entity are a chain, in order. Every verb may raise
+    `LedgerUnavailable`: then it is not known whether the call took effect, and repeating it with the same arguments is
+    safe. The rules are in `oncebridge.ledgers.grants`; a ledger knows nothing of echo, stale and order.
     """
 
     def open(self, secret: bytes | None) -> bytes:
@@ -102,18 +116,21 @@ class Ledger(Protocol):
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
         """Ask for events; return an answer for each, in order.
 
-        A granted claim has a token and runs for `lease_us` microseconds by the ledger's clock. Echo and stale
-        are recorded at once. The same nonce, eight random bytes, again means the same call again, and gets the same
-        answers.
+        A granted claim has a token and runs for `lease_us` microseconds by the ledger's clock. The states of a chain
+        have tokens in a row, and one lease. The same nonce, eight random bytes, again means the same call again, and
+        gets the same answers.
         """
         ...
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
-        """Let claims run for `lease_us` from now; False where a claim is no longer in force."""
+        """Extend claims to `lease_us` from now; False where a claim is no longer in force. One of a chain is enough."""
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """End claims; False where a claim was no longer in force, and then nothing has changed."""
+        """End claims; False where a claim was no longer in force, and then nothing has changed.
+
+        A state's end and its entity's data are written together, if the entity's token is still the chain's top one.
+        """
         ...
 
     def get(self, key: bytes) -> list[Entry]:
@@ -141,8 +158,8 @@ class Ledger(Protocol):
 class SettlesInTransaction(Protocol):
     """A ledger that can settle in the very transaction that a handler writes in."""
 
-    def transaction(self, claim: Claim) -> AbstractContextManager[Any]:
-        """Open a transaction for a handler; leaving it settles `done` and commits, both or neither.
+    def transaction(self, settlement: Settlement) -> AbstractContextManager[Any]:
+        """Open a transaction for a handler; leaving it writes this settlement and commits, both or neither.
 
         An exception rolls back and leaves the claim as it was. If the claim is no longer in force, everything
         rolls back and `ClaimLost` is raised.
@@ -161,19 +178,11 @@ class TransactsInSQL(SettlesInTransaction, Protocol):
 
 
 @runtime_checkable
-class WorksAhead(Protocol):
-    """A ledger whose calls can be under way while the caller goes on.
+class SettlesAhead(Protocol):
+    """A ledger whose settles can be under way while the caller goes on."""
 
-    Calls of one thread are carried out in the order in which they were started. What they return waits for the
-    answer, and raises `LedgerUnavailable` as the call itself would.
-    """
-
-    def start_claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> Callable[[], list[Answer]]:
-        """Start to ask for events."""
-        ...
-
-    def start_settle(self, settlements: Sequence[Settlement], *, soon: bool) -> Callable[[], list[bool]]:
-        """Start to end claims; with `soon`, together with the call that comes next, or when somebody waits."""
+    def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
+        """Start to end claims. The function returned waits for the answer, and raises what `settle` would."""
         ...
 
 
@@ -207,3 +216,6 @@ class Examines(Protocol):
     def examine(self) -> Iterator[Finding]:
         """Look at what the promise rests on: settings, versions, clocks, permissions."""
         ...
+
+
+WorksAhead = SettlesAhead  # until the engine starts settles only

@@ -10,7 +10,20 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import pytest
 
-from oncebridge.claim import Answer, Ask, Claim, Letter, Outcome, Settlement, Status, Verdict
+from oncebridge.claim import (
+    Answer,
+    Ask,
+    Claim,
+    Letter,
+    Outcome,
+    Settlement,
+    Status,
+    Verdict,
+    judge,
+    newest_after,
+    newest_of,
+    write_newest,
+)
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.identity import Moment
 from oncebridge.ledgers.protocol import Entry, Ledger, Query
@@ -29,6 +42,26 @@ ENDS: Final = (Outcome.DONE, Outcome.RETRY, Outcome.RELEASE, Outcome.DEAD)
 def digest(name: str) -> bytes:
     """Return a key such as identities give, from a name that tests can speak of."""
     return blake2b(name.encode(), digest_size=16).digest()
+
+
+def claim_of(ask: Ask, answer: Answer) -> Claim:
+    """Return the claim that an ask was granted."""
+    return Claim(ask, answer.token, answer.attempt, answer.chain)
+
+
+def settlement_of(
+    claim: Claim,
+    outcome: Outcome = Outcome.DONE,
+    retry_in_us: int = 0,
+    letter: Letter | None = None,
+    *,
+    frees: bool = True,
+) -> Settlement:
+    """Return the end of a claim, with its entity's data as it follows from the data that came with the claim."""
+    data = b""
+    if claim.chain is not None:
+        data = write_newest(newest_after(newest_of(claim.chain), claim.ask, outcome, claim.chain.now_us))
+    return Settlement(claim, outcome, retry_in_us, letter, data, frees)
 
 
 class LedgerStage:
@@ -152,10 +185,16 @@ class LedgerStage:
     def answer(
         self, ask: Ask, *, by: Ledger | None = None, nonce: bytes | None = None, lease_us: int | None = None
     ) -> Answer:
-        """Ask for one event."""
+        """Ask for one event as a worker does: a state that is granted is judged, and ended if it is no news."""
         (answer,) = (by or self.ledger).claim(
             [ask], nonce=nonce or secrets.token_bytes(8), lease_us=lease_us or self.lease_us
         )
+        if answer.chain is None:
+            return answer
+        verdict = judge(ask, newest_of(answer.chain))
+        if verdict is not Verdict.FRESH:
+            assert self.end(claim_of(ask, answer), Outcome(verdict.value), by=by)
+            return Answer(verdict)
         return answer
 
     def verdict(self, ask: Ask) -> Verdict:
@@ -169,7 +208,13 @@ class LedgerStage:
         answer = self.answer(ask, by=by, nonce=nonce, lease_us=lease_us)
         assert answer.verdict is Verdict.FRESH
         assert answer.token > 0, "the claim was not granted"
-        return Claim(ask, answer.token, answer.attempt)
+        return claim_of(ask, answer)
+
+    def take_chain(self, *asks: Ask, by: Ledger | None = None, lease_us: int | None = None) -> list[Claim]:
+        """Claim several states of one entity in one call."""
+        answers = (by or self.ledger).claim(asks, nonce=secrets.token_bytes(8), lease_us=lease_us or self.lease_us)
+        assert all(answer.token > 0 for answer in answers), "a claim was not granted"
+        return [claim_of(ask, answer) for ask, answer in zip(asks, answers, strict=True)]
 
     def abandon(self, ask: Ask, *, by: Ledger | None = None) -> Claim:
         """Claim an event and let the claim run out."""
@@ -189,10 +234,11 @@ class LedgerStage:
         by: Ledger | None = None,
         retry_in_us: int = 0,
         letter: Letter = LETTER,
+        frees: bool = True,
     ) -> bool:
         """Settle one claim; a dead one with a letter."""
         kept = letter if outcome is Outcome.DEAD else None
-        (ok,) = (by or self.ledger).settle([Settlement(claim, outcome, retry_in_us, kept)])
+        (ok,) = (by or self.ledger).settle([settlement_of(claim, outcome, retry_in_us, kept, frees=frees)])
         return ok
 
     def extend(self, claim: Claim, *, by: Ledger | None = None) -> bool:
