@@ -16,11 +16,11 @@ import pytest
 from msgspec.structs import replace
 
 from oncebridge.bridge import Bridge
-from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
+from oncebridge.claim import Ask, Outcome, Status, Verdict
 from oncebridge.ledgers.protocol import Ledger, Query
 from oncebridge.settings import Settings
 from oncebridge.testing.clock import SkewedClock
-from oncebridge.testing.contract_stage import NS_PER_MS, LedgerStage, digest
+from oncebridge.testing.contract_stage import NS_PER_MS, LedgerStage, claim_of, digest
 from oncebridge.testing.faults import Fault, faulty
 
 BATCH: Final = 50
@@ -130,7 +130,7 @@ class RaceRules(LedgerStage):
                         while ended == seen:
                             assert freed.wait(self.patience_s), "the entity is busy, but nobody holds it"
                 held.append((answer.token, next(steps), next(steps)))
-                assert ledger.settle([Settlement(Claim(ask, answer.token), Outcome.DONE)]) == [True]
+                assert self.end(claim_of(ask, answer), by=ledger)
                 with freed:
                     ended += 1
                     freed.notify_all()

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Final, TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from oncebridge.claim import (
     Answer,
@@ -47,6 +48,11 @@ def digest(name: str) -> bytes:
 def claim_of(ask: Ask, answer: Answer) -> Claim:
     """Return the claim that an ask was granted."""
     return Claim(ask, answer.token, answer.attempt, answer.chain)
+
+
+def timeless(answer: Answer) -> Answer:
+    """Return an answer without the ledger's time, the one part of it that a repeated call may change."""
+    return answer if answer.chain is None else replace(answer, chain=replace(answer.chain, now_us=0))
 
 
 def settlement_of(
@@ -186,9 +192,7 @@ class LedgerStage:
         self, ask: Ask, *, by: Ledger | None = None, nonce: bytes | None = None, lease_us: int | None = None
     ) -> Answer:
         """Ask for one event as a worker does: a state that is granted is judged, and ended if it is no news."""
-        (answer,) = (by or self.ledger).claim(
-            [ask], nonce=nonce or secrets.token_bytes(8), lease_us=lease_us or self.lease_us
-        )
+        (answer,) = self.answers(ask, by=by, nonce=nonce, lease_us=lease_us)
         if answer.chain is None:
             return answer
         verdict = judge(ask, newest_of(answer.chain))
@@ -196,6 +200,13 @@ class LedgerStage:
             assert self.end(claim_of(ask, answer), Outcome(verdict.value), by=by)
             return Answer(verdict)
         return answer
+
+    def answers(
+        self, *asks: Ask, by: Ledger | None = None, nonce: bytes | None = None, lease_us: int | None = None
+    ) -> list[Answer]:
+        """Ask for several events in one call, and judge nothing."""
+        nonce, lease_us = nonce or secrets.token_bytes(8), lease_us or self.lease_us
+        return (by or self.ledger).claim(asks, nonce=nonce, lease_us=lease_us)
 
     def verdict(self, ask: Ask) -> Verdict:
         """Ask for one event, and leave the claim to itself if it is granted."""
@@ -212,7 +223,7 @@ class LedgerStage:
 
     def take_chain(self, *asks: Ask, by: Ledger | None = None, lease_us: int | None = None) -> list[Claim]:
         """Claim several states of one entity in one call."""
-        answers = (by or self.ledger).claim(asks, nonce=secrets.token_bytes(8), lease_us=lease_us or self.lease_us)
+        answers = self.answers(*asks, by=by, lease_us=lease_us)
         assert all(answer.token > 0 for answer in answers), "a claim was not granted"
         return [claim_of(ask, answer) for ask, answer in zip(asks, answers, strict=True)]
 

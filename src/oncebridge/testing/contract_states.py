@@ -6,9 +6,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from oncebridge.claim import Claim, Outcome, Status, Verdict
+from oncebridge.claim import Outcome, Status, Verdict
 from oncebridge.identity import Moment
-from oncebridge.testing.contract_stage import NS_PER_MS, WINDOW_MS, LedgerStage, digest
+from oncebridge.testing.contract_stage import NS_PER_MS, WINDOW_MS, LedgerStage, claim_of, digest
 
 MINUTE_MS: Final = 60_000
 NS: Final = 1 / NS_PER_MS  # one nanosecond, in milliseconds
@@ -237,7 +237,7 @@ class StaleRules(LedgerStage):
             ask = self.state(f"{number}", "away", 0, moment=moment)
             answer = self.answer(ask)
             assert answer.verdict is verdict, moment
-            assert not answer.token or self.end(Claim(ask, answer.token), Outcome.RELEASE)
+            assert not answer.token or self.end(claim_of(ask, answer), Outcome.RELEASE)
 
     def test_a_version_orders_instead_of_time(self) -> None:
         """Where both have a version, it alone tells which is older, to the last digit."""

@@ -11,7 +11,7 @@ import pytest
 from oncebridge.claim import Ask, Claim, Outcome, Status, Verdict
 from oncebridge.errors import ClaimLost
 from oncebridge.ledgers.protocol import SettlesInTransaction
-from oncebridge.testing.contract_stage import LedgerStage
+from oncebridge.testing.contract_stage import LedgerStage, settlement_of
 
 
 class HandlerBroke(Exception):
@@ -55,7 +55,7 @@ class TransactionRules(LedgerStage):
         """Nothing is to be seen before the transaction is left, and everything after."""
         ledger = self.transactional
         for number, ask in enumerate(self._asks(), 1):
-            with ledger.transaction(self.take(ask)) as transaction:
+            with ledger.transaction(settlement_of(self.take(ask))) as transaction:
                 self.write_effect(transaction, f"effect {number}")
                 assert f"effect {number}" not in self.effects()
             assert self.effects() == [f"effect {one}" for one in range(1, number + 1)]
@@ -75,7 +75,7 @@ class TransactionRules(LedgerStage):
             assert self.end(claim, Outcome.RETRY)
 
     def _break_down(self, ledger: SettlesInTransaction, claim: Claim) -> None:
-        with ledger.transaction(claim) as transaction:
+        with ledger.transaction(settlement_of(claim)) as transaction:
             self.write_effect(transaction, "effect")
             raise HandlerBroke
 
@@ -86,7 +86,7 @@ class TransactionRules(LedgerStage):
         self.take(self.fact("fact", alone=True), by=self.opened())
         self.take(self.state("another", "away", 1000), by=self.opened())
         for claim in (fact, state):
-            with pytest.raises(ClaimLost), ledger.transaction(claim) as transaction:
+            with pytest.raises(ClaimLost), ledger.transaction(settlement_of(claim)) as transaction:
                 self.write_effect(transaction, "effect")
             assert self._is_untouched(claim)
 
@@ -95,7 +95,7 @@ class TransactionRules(LedgerStage):
         ledger = self.transactional
         for outcome in (Outcome.DONE, Outcome.RETRY, Outcome.DEAD):
             claim = self.do(self.fact(outcome.value), outcome)
-            with pytest.raises(ClaimLost), ledger.transaction(claim) as transaction:
+            with pytest.raises(ClaimLost), ledger.transaction(settlement_of(claim)) as transaction:
                 self.write_effect(transaction, "effect")
             assert self.effects() == []
             assert self.status(claim.ask) is Status(outcome.value)
@@ -104,7 +104,7 @@ class TransactionRules(LedgerStage):
         """A lease that ran out is only an invitation: until somebody takes it, the transaction settles."""
         ledger = self.transactional
         claim = self.abandon(self.fact("one"))
-        with ledger.transaction(claim) as transaction:
+        with ledger.transaction(settlement_of(claim)) as transaction:
             self.write_effect(transaction, "effect")
         assert self.effects() == ["effect"]
         assert self.status(claim.ask) is Status.DONE
@@ -116,7 +116,7 @@ class TransactionRules(LedgerStage):
         for number in range(self._number_of_ways(ledger)):
             claim = self.take(self.fact(f"{number}"))
             seen_early: list[str] = []
-            with suppress(Exception), ledger.transaction(claim) as transaction:
+            with suppress(Exception), ledger.transaction(settlement_of(claim)) as transaction:
                 self.write_effect(transaction, f"before {number}")
                 with suppress(Exception):
                     self.ways_to_end(transaction)[number]()
@@ -129,7 +129,8 @@ class TransactionRules(LedgerStage):
 
     def _number_of_ways(self, ledger: SettlesInTransaction) -> int:
         number = 0
-        with suppress(HandlerBroke), ledger.transaction(self.take(self.fact("to look only"))) as transaction:
+        claim = self.take(self.fact("to look only"))
+        with suppress(HandlerBroke), ledger.transaction(settlement_of(claim)) as transaction:
             number = len(self.ways_to_end(transaction))
             raise HandlerBroke
         return number

@@ -124,12 +124,12 @@ class FaultyTransactionalLedger(FaultyLedger):
     """The same over a ledger that settles in its handler's transaction."""
 
     @contextmanager
-    def transaction(self, claim: Claim) -> Iterator[Any]:
+    def transaction(self, settlement: Settlement) -> Iterator[Any]:
         """Fail before the transaction is opened, or after it was committed."""
         assert isinstance(self.ledger, SettlesInTransaction), "`faulty` picks this class for such ledgers only"
         number = self._number("transaction")
         self._strike("transaction", number, after=False)
-        with self.ledger.transaction(claim) as transaction:
+        with self.ledger.transaction(settlement) as transaction:
             yield transaction
         self._strike("transaction", number, after=True)
 
