@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -68,6 +68,18 @@ def settlement_of(
     if claim.chain is not None:
         data = write_newest(newest_after(newest_of(claim.chain), claim.ask, outcome, claim.chain.now_us))
     return Settlement(claim, outcome, retry_in_us, letter, data, frees)
+
+
+def settlements_of(claims: Sequence[Claim], outcomes: Sequence[Outcome] = ()) -> list[Settlement]:
+    """Return the ends of a whole chain, each with the data that the one before left; done unless named otherwise."""
+    chain = claims[0].chain
+    assert chain is not None, "only states are in chains"
+    newest, ends = newest_of(chain), []
+    for claim, outcome in zip(claims, outcomes or [Outcome.DONE] * len(claims), strict=True):
+        newest = newest_after(newest, claim.ask, outcome, chain.now_us)
+        letter = LETTER if outcome is Outcome.DEAD else None
+        ends.append(Settlement(claim, outcome, 0, letter, write_newest(newest), frees=claim is claims[-1]))
+    return ends
 
 
 class LedgerStage:

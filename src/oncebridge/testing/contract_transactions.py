@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from oncebridge.claim import Ask, Claim, Outcome, Status, Verdict
+from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.errors import ClaimLost
 from oncebridge.ledgers.protocol import SettlesInTransaction
-from oncebridge.testing.contract_stage import LedgerStage, settlement_of
+from oncebridge.testing.contract_stage import LedgerStage, settlement_of, settlements_of
 
 
 class HandlerBroke(Exception):
@@ -69,13 +69,13 @@ class TransactionRules(LedgerStage):
         for ask in self._asks():
             claim = self.take(ask)
             with pytest.raises(HandlerBroke):
-                self._break_down(ledger, claim)
+                self._break_down(ledger, settlement_of(claim))
             assert self._is_untouched(claim)
             assert self.extend(claim)
             assert self.end(claim, Outcome.RETRY)
 
-    def _break_down(self, ledger: SettlesInTransaction, claim: Claim) -> None:
-        with ledger.transaction(settlement_of(claim)) as transaction:
+    def _break_down(self, ledger: SettlesInTransaction, settlement: Settlement) -> None:
+        with ledger.transaction(settlement) as transaction:
             self.write_effect(transaction, "effect")
             raise HandlerBroke
 
@@ -108,6 +108,46 @@ class TransactionRules(LedgerStage):
             self.write_effect(transaction, "effect")
         assert self.effects() == ["effect"]
         assert self.status(claim.ask) is Status.DONE
+
+    def _chain(self, *names: str) -> list[Ask]:
+        return [self.state(name, name, 1000 * number) for number, name in enumerate(names)]
+
+    def test_a_transaction_ends_one_state_of_a_chain(self) -> None:
+        """In a chain, a transaction settles its own state and keeps the entity held; the last one frees it."""
+        ledger = self.transactional
+        asks = self._chain("a", "b", "c")
+        claims = self.take_chain(*asks)
+        (waiting,) = self._chain("waiting")
+        for number, settlement in enumerate(settlements_of(claims), 1):
+            with pytest.raises(HandlerBroke):
+                self._break_down(ledger, settlement)
+            assert self.status(settlement.claim.ask) is Status.CLAIMED
+            with ledger.transaction(settlement) as transaction:
+                self.write_effect(transaction, f"effect {number}")
+            assert self.effects() == [f"effect {one}" for one in range(1, number + 1)]
+            statuses = [self.status(ask) for ask in asks]
+            assert statuses == [Status.DONE] * number + [Status.CLAIMED] * (len(asks) - number)
+            if number < len(asks):
+                assert self.answers(waiting, by=self.opened())[0].verdict is Verdict.BUSY
+        assert self.verdict(self.state("echo", "c", 2100)) is Verdict.ECHO
+
+    def test_a_chain_taken_over_rolls_back(self) -> None:
+        """Once another worker has the entity, no state of a late chain commits, and its data stays as it is."""
+        ledger = self.transactional
+        claims = self.take_chain(*self._chain("a", "b", "c"), lease_us=self.brief_us)
+        late = settlements_of(claims)
+        self.run_out()
+        (owner,) = self.take_chain(self.state("owner", "here", 9000), by=self.opened())
+        for settlement in late:
+            with pytest.raises(ClaimLost), ledger.transaction(settlement) as transaction:
+                self.write_effect(transaction, "effect")
+            assert self._is_untouched(settlement.claim)
+        assert self.end(owner)
+        for settlement in late:
+            with pytest.raises(ClaimLost), ledger.transaction(settlement) as transaction:
+                self.write_effect(transaction, "effect")
+            assert self._is_untouched(settlement.claim)
+        assert self.verdict(self.state("echo", "here", 9001)) is Verdict.ECHO
 
     def test_a_handler_cannot_end_the_transaction(self) -> None:
         """Whatever a handler calls to commit or roll back, effects and settle stay together: all or nothing."""

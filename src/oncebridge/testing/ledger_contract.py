@@ -20,10 +20,11 @@ import pytest
 
 _PARTS = [
     f"oncebridge.testing.contract_{part}"
-    for part in ("stage", "verdicts", "states", "claims", "letters", "transactions", "races")
+    for part in ("stage", "verdicts", "states", "claims", "chains", "takeovers", "letters", "transactions", "races")
 ]
 pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modules))
 
+from oncebridge.testing.contract_chains import ChainRules, HoldRules  # noqa: E402
 from oncebridge.testing.contract_claims import AttemptRules, LateRules, RepeatRules, TokenRules  # noqa: E402
 from oncebridge.testing.contract_letters import (  # noqa: E402
     LetterRules,
@@ -34,6 +35,7 @@ from oncebridge.testing.contract_letters import (  # noqa: E402
 from oncebridge.testing.contract_races import RaceRules, SkewRules  # noqa: E402
 from oncebridge.testing.contract_stage import NewLedger  # noqa: E402
 from oncebridge.testing.contract_states import EchoRules, EntityRules, StaleRules  # noqa: E402
+from oncebridge.testing.contract_takeovers import LateChainRules, RepeatedChainRules, RunOutRules  # noqa: E402
 from oncebridge.testing.contract_transactions import TransactionRules  # noqa: E402
 from oncebridge.testing.contract_verdicts import VerdictRules  # noqa: E402
 
@@ -49,6 +51,11 @@ class LedgerContract(
     RepeatRules,
     LateRules,
     AttemptRules,
+    ChainRules,
+    HoldRules,
+    LateChainRules,
+    RunOutRules,
+    RepeatedChainRules,
     LetterRules,
     LookupRules,
     PurgeRules,
