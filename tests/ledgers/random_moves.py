@@ -1,7 +1,8 @@
 """Random moves on a ledger and on the memory ledger side by side: whatever is asked, both must say the same.
 
-The rules of `claim.py` are written once more in Lua and in SQL. The contract names them one by one; this
-looks for combinations that nobody thought of. A seed gives the same moves each time.
+The rules of `grants.py` are written once more in Lua and in SQL. The contract names them one by one; this looks for
+combinations that nobody thought of: chains that end in part, replies that are lost, leases that run out, late settles.
+A seed gives the same moves each time. An entity's data are random bytes, so that no write is like another.
 """
 
 import random
@@ -17,9 +18,13 @@ from oncebridge.ledgers.protocol import Query
 LONG_US = 3_600_000_000
 GONE_US = 1  # over before anybody can ask again
 NS_PER_MS = 1_000_000
-AT_A_TIME = 12  # events that something may happen to; one by one, others take their place
-MOVES = ("claim", "claim", "claim", "settle", "settle", "extend", "repeat")
+AT_A_TIME = 14  # events that something may happen to; one by one, others take their place
+HANDLERS = ("", "one")
+ENTITIES = 2  # of each handler
+MOVES = ("claim", "claim", "claim", "settle", "settle", "settle", "settle_late", "extend", "repeat")
 OUTCOMES = (Outcome.DONE,) * 4 + (Outcome.RETRY, Outcome.RELEASE, Outcome.DEAD, Outcome.DISCARD)
+STATE_OUTCOMES = (*OUTCOMES, Outcome.ECHO, Outcome.STALE)
+LETTER = Letter(raw=b"{}", reason="because")
 
 
 def digest(name):
@@ -38,7 +43,8 @@ class SideBySide:
         self._base_ms = SystemClock().now_us() // 1000 - 3_600_000  # an hour ago: nothing near it is ahead
         self._pair = (ledger, MemoryLedger(SystemClock()))
         self._pair[1].open(None)
-        self._held = []  # claims on both, in force or long lost
+        self._held = []  # claims on both, in force or long lost: each a list, of one fact or of a chain
+        self._unsettled = []  # the same, without those that were settled
         self._calls = []
         self._first = 0
         self._moments = [self._moment() for _ in range(6)]
@@ -50,7 +56,7 @@ class SideBySide:
             move = self._dice.choice(MOVES)
             theirs, ours = getattr(self, f"_{move}")()
             assert theirs == ours, f"move {number}, {move}"
-        for look in (self._counts, self._letters, self._entries):
+        for look in (self._counts, self._letters, self._entries, self._entities):
             theirs, ours = (look(one) for one in self._pair)
             assert theirs == ours
 
@@ -68,6 +74,12 @@ class SideBySide:
             for number in range(self._first + AT_A_TIME)
         ]
 
+    def _entities(self, ledger):
+        """Claim every entity once more, for what its next worker would be given."""
+        entities = [self._entity(handler, number) for handler in HANDLERS for number in range(ENTITIES)]
+        asks = [Ask(key=digest(f"{self._seed} last of {entity.hex()}"), entity=entity) for entity in entities]
+        return [self._seen(answer) for answer in ledger.claim(asks, nonce=b"the last", lease_us=LONG_US)]
+
     def _known(self, entry):
         known = (entry.handler, entry.status, entry.raw or b"", entry.reason)
         if not self._keeps_done and entry.status in (Status.DONE, Status.ECHO, Status.STALE):
@@ -78,17 +90,14 @@ class SideBySide:
     def _seen(self, answer):
         """Leave out what may differ: tokens and times, and for some who did the work."""
         of = answer.of if self._keeps_done else None
-        return answer.verdict, answer.token > 0, answer.attempt, of, answer.was, answer.busy_us > 0
+        chain = answer.chain and (answer.chain.top - answer.token, answer.chain.data, answer.chain.ran_out)
+        return answer.verdict, answer.token > 0, answer.attempt, of, answer.was, answer.busy_us > 0, chain
 
     # --- moves -------------------------------------------------------------------------------------------------
 
     def _claim(self):
-        asks = []
         events = range(self._first, self._first + AT_A_TIME)
-        for number in self._dice.sample(events, self._dice.randrange(1, 7)):
-            ask = self._ask(number)
-            if ask.entity is None or ask.entity not in {other.entity for other in asks}:
-                asks.append(ask)
+        asks = [self._ask(number) for number in self._dice.sample(events, self._dice.randrange(1, 13))]
         self._calls.append((asks, secrets.token_bytes(8), self._dice.choice((LONG_US, GONE_US))))
         return self._ask_both(*self._calls[-1])
 
@@ -98,54 +107,75 @@ class SideBySide:
 
     def _ask_both(self, asks, nonce, lease_us):
         answers = [one.claim(asks, nonce=nonce, lease_us=lease_us) for one in self._pair]
+        granted = {}
         for ask, *pair in zip(asks, *answers, strict=True):
             if all(answer.token for answer in pair):
-                self._held.append(tuple(Claim(ask, answer.token, answer.attempt) for answer in pair))
+                claims = tuple(Claim(ask, answer.token, answer.attempt, answer.chain) for answer in pair)
+                granted.setdefault(ask.entity or (ask.key, ask.handler), []).append(claims)
+        self._held += granted.values()
+        self._unsettled += [list(pairs) for pairs in granted.values()]
         return tuple([self._seen(answer) for answer in each] for each in answers)
 
     def _settle(self):
-        held = self._some_held()
-        outcomes = [self._dice.choice(OUTCOMES) for _ in held]
-        letter = Letter(raw=b"{}", reason="because")
-        return tuple(
-            one.settle(
-                [
-                    Settlement(pair[at], outcome, 5_000_000, letter if outcome is Outcome.DEAD else None)
-                    for pair, outcome in zip(held, outcomes, strict=True)
-                ]
-            )
-            for at, one in enumerate(self._pair)
-        )
+        """End the next states of some chains, in order; the last state of a chain frees its entity."""
+        ends = []
+        for pairs in self._some(self._unsettled):
+            ends += [self._end(pairs.pop(0), frees=not pairs) for _ in range(self._dice.randint(1, len(pairs)))]
+            if not pairs:
+                self._unsettled.remove(pairs)
+        return self._settle_both(ends)
+
+    def _settle_late(self):
+        """End any claims, settled, lost or in force, in any way."""
+        pairs = [self._dice.choice(pairs) for pairs in self._some(self._held)]
+        return self._settle_both([self._end(pair, frees=self._dice.random() < 0.5) for pair in pairs])
+
+    def _settle_both(self, ends):
+        return tuple(one.settle([end[at] for end in ends]) for at, one in enumerate(self._pair))
+
+    def _end(self, pair, *, frees):
+        """Make the same end for both ledgers' claims."""
+        is_state = pair[0].chain is not None
+        outcome = self._dice.choice(STATE_OUTCOMES if is_state else OUTCOMES)
+        letter = LETTER if outcome is Outcome.DEAD else None
+        data = self._dice.randbytes(self._dice.choice((0, 1, 40))) if is_state else b""
+        return [Settlement(claim, outcome, 5_000_000, letter, data, frees) for claim in pair]
 
     def _extend(self):
-        held = self._some_held()
+        held = [self._dice.choice(pairs) for pairs in self._some(self._held)]
         lease_us = self._dice.choice((LONG_US, GONE_US))
         return tuple(one.extend([pair[at] for pair in held], lease_us=lease_us) for at, one in enumerate(self._pair))
 
-    def _some_held(self):
-        """Pick claims, also such as were lost or settled long ago, each event and each entity once."""
-        picked, entities = {}, set()
-        for pair in self._dice.sample(self._held, min(len(self._held), self._dice.randint(1, 4))):
-            ask = pair[0].ask
-            if (ask.key, ask.handler) not in picked and ask.entity not in entities:
-                picked[ask.key, ask.handler] = pair
-                if ask.entity:
-                    entities.add(ask.entity)
-        return list(picked.values())
+    def _some(self, claims):
+        """Pick facts and chains, the latest most often; each event and each entity once."""
+        dice = self._dice
+        among = claims[-8:] if dice.random() < 0.7 else claims
+        picked = {}
+        for pairs in dice.sample(among, min(len(among), dice.randint(1, 4))):
+            asks = [pair[0].ask for pair in pairs]
+            names = {name for ask in asks for name in ((ask.key, ask.handler), ask.entity) if name is not None}
+            if not names & set(picked):
+                picked |= dict.fromkeys(names, pairs)
+        return list({id(pairs): pairs for pairs in picked.values()}.values())
 
     # --- asks --------------------------------------------------------------------------------------------------
 
     def _key(self, number):
         return digest(f"{self._seed} event {number}")
 
+    def _entity(self, handler, number):
+        """Return an entity, which each handler has for itself."""
+        return digest(f"{self._seed} entity {number} of {handler}")
+
     def _ask(self, number):
         """Ask for an event: what belongs to its identity is the same each time, the rest is as it comes."""
         dice, fixed = self._dice, random.Random(f"{self._seed} {number}")
         shared_ms = fixed.choice((None, self._base_ms, self._base_ms, 10**13, 0))
-        is_state = fixed.random() < 0.6
+        is_state = fixed.random() < 0.7
         has_content = fixed.random() < 0.3
+        handler = fixed.choice(HANDLERS)
         fields = {
-            "handler": fixed.choice(("", "one")),
+            "handler": handler,
             "envelope": dice.choice((None, "one", "two")),
             "content": digest(dice.choice("aab")) if has_content and dice.random() < 0.8 else None,
             "topic": "topic",
@@ -155,13 +185,13 @@ class SideBySide:
         }
         if is_state:
             fields |= {
-                "entity": digest(f"{self._seed} entity {number % 4}"),
+                "entity": self._entity(handler, number % ENTITIES),
                 "state": digest(dice.choice("xy")),
                 "moment": dice.choice([*self._moments, self._moment()]),
                 "echo_window_ns": dice.choice((0, 500, 500)) * NS_PER_MS,
                 "stale": dice.random() < 0.9,
             }
-        redrive = dice.random() < 0.25
+        redrive = dice.random() < 0.15
         force = redrive and dice.random() < 0.5
         return Ask(key=self._key(number), **fields, alone=dice.random() < 0.6, redrive=redrive, force=force)
 
