@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
+from oncebridge.claim import Ask, Outcome, Status, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.limits import GOES_ON
 from oncebridge.engine.result import Result, joined, reason_for
+from oncebridge.engine.runner import Ended
+from oncebridge.engine.task import Task
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_bytes, key_text, unreadable_key
 from oncebridge.ledgers.protocol import Query
@@ -169,7 +170,7 @@ class DeadLetters:
         if len(parts) > 1:
             return self._redrive_each(flow, entry, parts)
         if not nobodys:
-            delivery.tasks = [task for task in delivery.tasks if task.bury or task.ask.handler == entry.handler]
+            delivery.tasks = [task for task in delivery.tasks if task.dead_reason or task.ask.handler == entry.handler]
         still = _still_dead(entry, delivery, nobodys=nobodys)
         if still is not None:
             return still
@@ -178,7 +179,7 @@ class DeadLetters:
             # Always under the letter's own key: a conflict's is not the event's, and profiles may have changed.
             shared_ms = task.ask.shared_ms if task.ask.key == entry.key else None
             task.ask = replace(task.ask, key=entry.key, shared_ms=shared_ms, home=entry.home, redrive=True, force=force)
-        flow.work_off([delivery], terms=GOES_ON)
+        flow.process([delivery], limits=GOES_ON)
         if nobodys and delivery.result.acknowledged:
             self._discard(entry)  # it goes on under the key of what it turned out to be
         return delivery.result
@@ -187,7 +188,7 @@ class DeadLetters:
         """Try each of the deliveries that one request brought, and that could not be read then."""
         deliveries = [flow.read(raw) for raw in parts]
         stills = [_still_dead(entry, delivery, nobodys=True) for delivery in deliveries]
-        flow.work_off([delivery for delivery, still in zip(deliveries, stills, strict=True) if still is None])
+        flow.process([delivery for delivery, still in zip(deliveries, stills, strict=True) if still is None])
         pairs = zip(deliveries, stills, strict=True)
         result = joined([delivery.result if still is None else still for delivery, still in pairs])
         if not any(stills) and result.acknowledged:
@@ -203,23 +204,22 @@ class DeadLetters:
         return self._recorded("discarded", letter, self._discard(entry))
 
     def _discard(self, entry: Entry) -> Result:
-        ledger = self._open().ledger
         ask = Ask(
             key=entry.key,
             handler=entry.handler,
             envelope=entry.envelope,
             topic=entry.topic,
             home=entry.home,
-            alone=True,
             redrive=True,
             force=True,
         )
-        (answer,) = ledger.claim([ask], nonce=secrets.token_bytes(8), lease_us=DISCARD_LEASE_US)
+        task = Task(ask=ask, raw=b"")
+        flow = self._open()
+        answer = flow.claim_alone(task, lease_us=DISCARD_LEASE_US)
         if not answer.token:
             return _result(entry, answer.verdict, reason_for(answer))
-        (ok,) = ledger.settle([Settlement(Claim(ask, answer.token, answer.attempt), Outcome.DISCARD)])
-        if not ok:
-            return _result(entry, Verdict.BUSY, "somebody else has taken it")
+        if not flow.settle_alone(task, Ended(outcome=Outcome.DISCARD, reason="discarded")):
+            return _result(entry, Verdict.BUSY, "another worker has taken it")
         return _result(entry, Verdict.FRESH, "discarded", Outcome.DISCARD)
 
     # --- what is told --------------------------------------------------------------------------------
@@ -251,9 +251,9 @@ class DeadLetters:
 
 def _still_dead(entry: Entry, delivery: Delivery, *, nobodys: bool) -> Result | None:
     """Say why a letter cannot be tried at all; None if it can."""
-    buried = next((task for task in delivery.tasks if task.bury is not None), None)
-    if buried is not None and buried.reported is not Verdict.UNHANDLED:
-        return _result(entry, Verdict.DEAD, f"still {buried.bury}", Outcome.DEAD)
+    buried = next((task for task in delivery.tasks if task.dead_reason is not None), None)
+    if buried is not None and buried.reported_verdict is not Verdict.UNHANDLED:
+        return _result(entry, Verdict.DEAD, f"still {buried.dead_reason}", Outcome.DEAD)
     if delivery.tasks and buried is None:
         return None
     if nobodys:

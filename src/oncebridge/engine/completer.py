@@ -1,58 +1,68 @@
-"""Settles claims as their handlers finish: together where that is quick, but never much later than the effect.
+"""Completes claims: settles them as their handlers finish, in few calls, and releases those that were not tried.
 
-What was done but not yet settled is done again after a crash. So nothing waits longer than about a
-millisecond, and nothing waits for a handler that is likely to take longer than that.
+An effect that is done but not yet settled is done again after a crash. So no end waits longer than about a
+millisecond, or than a settle takes if that is longer, and none waits for a handler that is likely to take longer.
 """
 
 from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-import msgspec
-
-from oncebridge.claim import Letter, Outcome, Settlement
+from oncebridge.claim import Letter, Outcome, Settlement, newest_after, newest_of, write_newest
 from oncebridge.clock import NEVER
-from oncebridge.errors import LedgerRefused, LedgerUnavailable
-from oncebridge.retry import RetryPolicy
+from oncebridge.engine.task import hold, note_end, settlement_of
+from oncebridge.engine.waiting import BACKOFF
+from oncebridge.errors import LedgerRefused, LedgerUnavailable, OncebridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from oncebridge.breaker import Breaker
-    from oncebridge.claim import Claim
+    from oncebridge.claim import Claim, Newest
     from oncebridge.clock import Clock
-    from oncebridge.engine.extender import Held
+    from oncebridge.engine.claimer import ClaimCall
+    from oncebridge.engine.extender import LeaseExtender
     from oncebridge.engine.runner import Ended
     from oncebridge.engine.runs import Run
-    from oncebridge.engine.task import Task
-    from oncebridge.ledgers.protocol import Ledger, WorksAhead
+    from oncebridge.engine.task import At, Lease, Task
+    from oncebridge.ledgers.protocol import Ledger, SettlesAhead
 
-_BACKOFF: Final = RetryPolicy(base_seconds=0.05, cap_seconds=1.0)
+WAIT_US_MAX: Final = 10_000  # however long a settle takes
 
 
-class Finished(msgspec.Struct, frozen=True, gc=False):
+class Finished(NamedTuple):
     """A task whose handler has ended, and how its claim is settled."""
 
     task: Task
-    held: Held
     ended: Ended
     settlement: Settlement
     took_us: int
 
 
-def finished_as(task: Task, held: Held, ended: Ended, took_us: int) -> Finished:
-    """Write down how a task ended; what is dead leaves a letter."""
-    letter = None
-    if ended.outcome is Outcome.DEAD:
-        letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
-    settlement = Settlement(held.claim, ended.outcome, ended.retry_in_us, letter)
-    return Finished(task, held, ended, settlement, took_us)
+class Settled(NamedTuple):
+    """A finished task, and whether its claim was still in force."""
+
+    finished: Finished
+    ok: bool
+
+
+class SettleTime:
+    """How long the last settle took: ends may wait as long for each other."""
+
+    def __init__(self, at_least_us: int) -> None:
+        """Take how long ends may wait in any case; 0: never."""
+        self.within_us = self._at_least_us = at_least_us
+
+    def note(self, took_us: int) -> None:
+        """Note how long a settle took."""
+        if self._at_least_us:
+            self.within_us = min(max(took_us, self._at_least_us), max(WAIT_US_MAX, self._at_least_us))
 
 
 class BatchCompleter:
-    """Collects the ends of claims and writes them in as few calls as time allows."""
+    """Holds the claims of one round, and settles them in as few calls as time allows."""
 
     def __init__(
         self,
@@ -61,28 +71,76 @@ class BatchCompleter:
         clock: Clock,
         *,
         run: Run,
-        within_us: int,
-        report: Callable[[Finished, bool], None],
-        ahead: WorksAhead | None = None,
+        extender: LeaseExtender,
+        settle_time: SettleTime,
+        ahead: SettlesAhead | None = None,
     ) -> None:
-        """Take the ledger and the breaker that learns from it, and the run whose ends these are.
+        """Take the ledger, the breaker that learns from it, the run whose claims these are, and their extender.
 
-        They may wait for as long as `within_us`, and `report` is told of them. With `ahead`, ends are on their way
-        while the next handler runs; then only one thread may add them.
+        With `ahead`, a settle is on its way while the next handler runs; then only one thread may add ends.
         """
         self._ledger = ledger
         self._breaker = breaker
         self._clock = clock
-        self._run = run
-        self._within_us = within_us
-        self._tell = report
+        self.run = run
+        self._extender = extender
+        self._settle_time = settle_time
         self._ahead = ahead
+        #: Leases that are extended meanwhile.
+        self.leases: list[Lease] = []
+        self._held: list[Task] = []
+        #: The call whose answers are not held yet: claims that it was granted are released, too.
+        self._asked: ClaimCall | None = None
         self._waiting: list[Finished] = []
-        self._under_way: list[tuple[list[Finished], Callable[[], list[bool]]]] = []
+        self._under_way: tuple[list[Finished], Callable[[], list[bool]]] | None = None
         self._oldest_us = 0
+        self._settled: list[Settled] = []
         self._lock = threading.RLock()
-        #: Whether somebody has waited in vain until the leases were over: nobody else has to.
+        #: Whether one wait for the ledger lasted until the leases were over: no other one has to.
         self._patience_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none of its claims is worked on any more."""
+        return self.run.is_over
+
+    # --- holding -------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Begin; should the run break off, it knows what to release."""
+        self.run.completers.append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """End, unless the run breaks off."""
+        if error is None:
+            self._extender.forget(self)
+            self.run.completers.remove(self)
+
+    def expect(self, call: ClaimCall) -> None:
+        """Note a claim call before it is made."""
+        self.run.check()
+        self._asked = call
+
+    def hold(self, tasks: list[Task], runs_until_us: int) -> None:
+        """Take in the claims that these tasks were granted, and extend them from now on."""
+        if tasks:
+            hold(tasks, runs_until_us)
+            self._held += tasks
+            self.leases += {id(task.lease): task.lease for task in tasks if task.lease is not None}.values()
+            self._extender.watch(self)
+        self._asked = None
+
+    # --- ends ----------------------------------------------------------------------------------------
+
+    def end(self, task: Task, ended: Ended, took_us: int) -> Finished:
+        """Turn a handler's end into that of its claim; a dead one leaves a letter."""
+        letter = None
+        if ended.outcome is Outcome.DEAD:
+            letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
+        finished = Finished(task, ended, settlement_of(task, ended.outcome, ended.retry_in_us, letter), took_us)
+        note_end(task, ended.outcome)
+        return finished
 
     def add(self, finished: Finished, now_us: int) -> None:
         """Take one end; write it now if another handler like this one would keep it too long."""
@@ -90,7 +148,7 @@ class BatchCompleter:
             if not self._waiting:
                 self._oldest_us = now_us
             self._waiting.append(finished)
-            if now_us - self._oldest_us + finished.took_us >= self._within_us:
+            if now_us - self._oldest_us + finished.took_us >= self._settle_time.within_us:
                 self.flush()
 
     def add_together(self, finished: list[Finished], now_us: int) -> None:
@@ -101,70 +159,91 @@ class BatchCompleter:
             self._waiting += finished[:-1]
             self.add(finished[-1], now_us)
 
-    def flush(self, *, soon: bool = False) -> None:
-        """Write what waits, or let it be on its way; with `soon`, more is asked for right away, and it goes along."""
+    def note_settled(self, finished: Finished, *, ok: bool) -> None:
+        """Note an end that was settled already, in a handler's own transaction."""
+        self._conclude([finished], [ok])
+
+    def flush(self) -> None:
+        """Write the ends that wait; where the ledger can, they are on their way when this returns."""
         with self._lock:
             if not self._waiting:
                 return
             if self._ahead is None:
                 # If this raises they still wait, for `release`.
                 kept = self._patiently([one.settlement for one in self._waiting], self._waiting)
-                self._report(kept)
+                waiting, self._waiting = self._waiting, []
+                self._conclude(waiting, kept)
                 return
+            self._await_under_way()
             waiting = self._waiting
-            started = self._started(self._ahead, [one.settlement for one in waiting], soon=soon)
-            self._under_way.append((waiting, started))
+            started = self._started(self._ahead, [one.settlement for one in waiting])
+            self._under_way = waiting, started
             self._waiting = []
 
-    def _started(self, ahead: WorksAhead, settlements: list[Settlement], *, soon: bool) -> Callable[[], list[bool]]:
-        self._run.check()
+    def _started(self, ahead: SettlesAhead, settlements: list[Settlement]) -> Callable[[], list[bool]]:
+        self.run.check()
         try:
-            return ahead.start_settle(settlements, soon=soon)
+            return ahead.start_settle(settlements)
         except LedgerUnavailable:
             return lambda: self._once(settlements)
 
-    def finish(self) -> None:
-        """Write what waits, and wait for what is on its way."""
-        self.flush()
+    def write_through(self) -> None:
+        """Write the ends that wait, and wait for those on their way."""
         with self._lock:
-            while self._under_way:
-                finished, answers = self._under_way[0]  # it stays there until its answer is known
-                self._run.check()
-                try:
-                    with self._breaker.informed_by(LedgerUnavailable):
-                        kept = answers()
-                except LedgerUnavailable:
-                    # They wait again, first of all: a repeat that finds its own outcome is fine.
-                    self._wait_again(finished)
-                    self._report(self._patiently([one.settlement for one in self._waiting], self._waiting))
-                else:
-                    self._report_to(finished, kept)
-                    del self._under_way[0]
+            self.flush()
+            self._await_under_way()
+
+    def finish(self) -> list[Settled]:
+        """Write everything, and return all that was settled since the last time."""
+        self.write_through()
+        settled, self._settled = self._settled, []
+        return settled
+
+    def _await_under_way(self) -> None:
+        if self._under_way is None:
+            return
+        finished, answers = self._under_way  # it stays there until its answer is known
+        self.run.check()
+        try:
+            with self._breaker.informed_by(LedgerUnavailable):
+                kept = answers()
+        except LedgerUnavailable:
+            # They wait again, first of all: a repeat that finds its own outcome is fine.
+            self._wait_again(finished)
+            kept = self._patiently([one.settlement for one in self._waiting], self._waiting)
+            waiting, self._waiting = self._waiting, []
+            self._conclude(waiting, kept)
+        else:
+            self._conclude(finished, kept)
+            self._under_way = None
 
     def _wait_again(self, finished: list[Finished]) -> None:
-        """Let ends wait first of all whose way is not known; none of them twice."""
+        """Put ends first again whose settle may have been lost; none of them twice."""
         self._waiting = finished + [one for one in self._waiting if one not in finished]
-        del self._under_way[0]
+        self._under_way = None
 
-    def release(self, untried: list[Claim], *, patiently: bool) -> None:
-        """Write what waits and give the rest back: once, or patiently if anything waits that was done."""
+    # --- release -------------------------------------------------------------------------------------
+
+    def give_back(self, *, patiently: bool) -> list[Settled]:
+        """Write the ends that wait, and release the rest; a handler that still runs elsewhere keeps its claim."""
         with self._lock:
-            while self._under_way:
-                self._collect(*self._under_way[0])
+            if self._under_way is not None:
+                self._collect(*self._under_way)
             # By event and handler: an interrupt may have left one in two places.
-            ends = {_at(one.settlement.claim): one for one in self._waiting if not one.held.over}
+            ends = {one.task.at: one for one in self._waiting if one.task.claim is not None}
             self._waiting = list(ends.values())
-            settlements = [one.settlement for one in self._waiting]
-            rest = {_at(claim): claim for claim in untried}
-            settlements += [Settlement(claim, Outcome.RELEASE) for at, claim in rest.items() if at not in ends]
-            if not settlements:
-                return
-            with suppress(LedgerUnavailable, LedgerRefused):
-                if patiently and self._waiting:
-                    kept = self._patiently(settlements, self._waiting)
-                else:
-                    kept = self._once(settlements)
-                self._report(kept[: len(self._waiting)])
+            settlements = [one.settlement for one in self._waiting] + self._releases(ends)
+            if settlements:
+                with suppress(LedgerUnavailable, LedgerRefused):
+                    if patiently and self._waiting:
+                        kept = self._patiently(settlements, self._waiting)
+                    else:
+                        kept = self._once(settlements)
+                    waiting, self._waiting = self._waiting, []
+                    self._conclude(waiting, kept[: len(waiting)])
+            self._extender.forget(self)
+            settled, self._settled = self._settled, []
+            return settled
 
     def _collect(self, finished: list[Finished], answers: Callable[[], list[bool]]) -> None:
         try:
@@ -172,14 +251,31 @@ class BatchCompleter:
         except (LedgerUnavailable, LedgerRefused):
             self._wait_again(finished)
         else:
-            self._report_to(finished, kept)
-            del self._under_way[0]
+            self._conclude(finished, kept)
+            self._under_way = None
 
-    def _patiently(self, settlements: list[Settlement], done: list[Finished]) -> list[bool]:
+    def _releases(self, ended: Iterable[At]) -> list[Settlement]:
+        """Return the releases of all claims that are held without an end, and of those whose grant nobody saw."""
+        known = set(ended)
+        claims: dict[At, tuple[Claim, Newest | None]] = {}
+        for task in self._held:
+            lease = task.lease
+            if task.claim is not None and lease is not None and task.at not in known and not lease.runs_elsewhere:
+                claims[task.at] = task.claim, lease.newest
+        if self._asked is not None:
+            with suppress(OncebridgeError):
+                for claim in self._asked.granted():
+                    newest = None if claim.chain is None else newest_of(claim.chain)
+                    claims.setdefault(_at(claim), (claim, newest))
+        return _released(list(claims.values()))
+
+    # --- calls ---------------------------------------------------------------------------------------
+
+    def _patiently(self, settlements: list[Settlement], done: Sequence[Finished]) -> list[bool]:
         """Try for as long as the leases last: a stop does not end that, since an effect is done."""
-        # Until the last lease is over: what ran out before is still settled if nobody took it over. Judged once,
-        # since a ledger that is half there may let claims be extended for ever.
-        give_up_us = max(one.held.runs_until_us for one in done)
+        # Until the last lease is over: a claim that ran out before is still settled if nobody took it over. Judged
+        # once, since a ledger that is half there may let claims be extended for ever.
+        give_up_us = max(one.task.lease.runs_until_us for one in done if one.task.lease is not None)
         attempt = 1
         while True:
             try:
@@ -188,23 +284,42 @@ class BatchCompleter:
                 left_us = give_up_us - self._clock.monotonic_us()
                 if left_us <= 0 or self._patience_over:
                     self._patience_over = True
-                    raise  # too late: whoever claims next repeats these under the same keys
-                self._clock.wait(NEVER, min(_BACKOFF.delay_seconds(attempt), left_us / 1_000_000))
+                    raise  # too late: the next worker to claim these repeats them under the same keys
+                self._clock.wait(NEVER, min(BACKOFF.delay_seconds(attempt), left_us / 1_000_000))
                 attempt += 1
 
     def _once(self, settlements: list[Settlement]) -> list[bool]:
-        self._run.check()
+        self.run.check()
+        started_us = self._clock.monotonic_us()
         with self._breaker.informed_by(LedgerUnavailable):
-            return self._ledger.settle(settlements)
+            kept = self._ledger.settle(settlements)
+        self._settle_time.note(self._clock.monotonic_us() - started_us)
+        return kept
 
-    def _report(self, kept: list[bool]) -> None:
-        waiting, self._waiting = self._waiting, []
-        self._report_to(waiting, kept)
-
-    def _report_to(self, finished: list[Finished], kept: list[bool]) -> None:
+    def _conclude(self, finished: list[Finished], kept: list[bool]) -> None:
         for one, ok in zip(finished, kept, strict=True):
-            self._tell(one, ok)
+            task, lease = one.task, one.task.lease
+            assert lease is not None
+            if not ok:
+                lease.lost = True  # the rest of its chain goes back, too
+            elif one.settlement.frees:
+                lease.over = True
+            task.claim = None
+            self._settled.append(Settled(one, ok))
 
 
-def _at(claim: Claim) -> tuple[bytes, str]:
-    return claim.ask.key, claim.ask.handler
+def _released(claims: list[tuple[Claim, Newest | None]]) -> list[Settlement]:
+    """Return releases, in order; the last one of each entity frees it."""
+    last = {claim.ask.entity: place for place, (claim, _) in enumerate(claims)}
+    releases = []
+    for place, (claim, newest) in enumerate(claims):
+        data = b""
+        if newest is not None and claim.chain is not None:
+            data = write_newest(newest_after(newest, claim.ask, Outcome.RELEASE, claim.chain.now_us))
+        frees = last[claim.ask.entity] == place
+        releases.append(Settlement(claim, Outcome.RELEASE, data=data, frees=frees))
+    return releases
+
+
+def _at(claim: Claim) -> At:
+    return (claim.ask.key, claim.ask.handler) if claim.ask.handler else claim.ask.key

@@ -1,11 +1,9 @@
-"""Keeps claims alive in the background while their handlers work."""
+"""Extends leases in the background while handlers work under them."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Protocol
-
-import msgspec
 
 from oncebridge import forks
 from oncebridge.clock import Stop
@@ -14,33 +12,19 @@ from oncebridge.threads import background, start
 
 if TYPE_CHECKING:
     from oncebridge.breaker import Breaker
-    from oncebridge.claim import Claim
     from oncebridge.clock import Clock
+    from oncebridge.engine.task import Lease
     from oncebridge.ledgers.protocol import Ledger
 
 
-class Held(msgspec.Struct, eq=False, gc=False):
-    """A claim that this process holds, by its own monotonic clock."""
-
-    claim: Claim
-    #: Until when the claim surely runs: counted from before the ledger was asked.
-    runs_until_us: int
-    #: When its handler started; None while it waits for its turn.
-    started_us: int | None = None
-    lost: bool = False
-    over: bool = False
-    #: Whether its handler runs in another thread than the batch: an interrupt of the batch does not end it.
-    runs_elsewhere: bool = False
-
-
 class Holds(Protocol):
-    """Who holds claims, for as long as they are to be kept alive."""
+    """Holds leases, for as long as they are to be extended."""
 
-    held: list[Held]
+    leases: list[Lease]
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is worked on any more."""
+        """Whether none of them is worked under any more."""
         ...
 
 
@@ -54,7 +38,7 @@ class _Thread:
 
 
 class LeaseExtender:
-    """Extends every held claim each third of a lease, until its handler's time is over and no longer."""
+    """Extends every lease each third of its time, until its handler's timeout and no longer."""
 
     def __init__(
         self, ledger: Ledger, breaker: Breaker, clock: Clock, *, lease_us: int, handler_timeout_us: int
@@ -82,7 +66,7 @@ class LeaseExtender:
             self._thread = None
 
     def watch(self, holds: Holds) -> None:
-        """Keep the claims of this one alive from now on, those too that come later."""
+        """Extend these leases from now on, and those that are added later."""
         self._watched.add(holds)
         if self._thread is None:
             self._start()
@@ -102,15 +86,15 @@ class LeaseExtender:
                 raise
 
     def forget(self, holds: Holds) -> None:
-        """Stop keeping them alive."""
+        """Extend them no longer."""
         self._watched.discard(holds)
 
-    def ensure(self, held: Held, now_us: int) -> bool:
-        """Make sure just before its handler starts that a claim still runs; False if it was taken over."""
-        if not held.lost and held.runs_until_us - now_us < self._lease_us // 2:
-            self._extend([held])
-        held.started_us = now_us
-        return not held.lost
+    def ensure(self, lease: Lease, now_us: int) -> bool:
+        """Make sure just before a handler starts that its lease still runs; False if it was taken over."""
+        if not lease.lost and lease.runs_until_us - now_us < self._lease_us // 2:
+            self._extend([lease])
+        lease.started_us = now_us
+        return not lease.lost
 
     def close(self) -> None:
         """End the thread."""
@@ -129,30 +113,30 @@ class LeaseExtender:
             thread.ended.set()
 
     def tick(self) -> None:
-        """Extend what is held and in time."""
+        """Extend the leases that are held and in time."""
         now_us = self._clock.monotonic_us()
-        due: list[Held] = []
+        due: list[Lease] = []
         for holds in list(self._watched):
-            if holds.is_over:  # and whoever should have said so was interrupted
+            if holds.is_over:  # an interrupt kept it from saying so
                 self.forget(holds)
             else:
-                due += [one for one in list(holds.held) if not (one.lost or one.over or self._timed_out(one, now_us))]
+                due += [one for one in list(holds.leases) if not (one.lost or one.over or self._timed_out(one, now_us))]
         if due:
             try:
                 self._extend(due)
             except (LedgerUnavailable, LedgerRefused):
-                return  # whoever works hears of it, too; the next tick tries again, as long as the leases last
+                return  # the batch meets the same error; the next tick tries again, as long as the leases last
 
-    def _timed_out(self, held: Held, now_us: int) -> bool:
-        return held.started_us is not None and now_us - held.started_us > self._handler_timeout_us
+    def _timed_out(self, lease: Lease, now_us: int) -> bool:
+        started_us = lease.started_us
+        return started_us is not None and now_us - started_us > self._handler_timeout_us
 
-    def _extend(self, helds: list[Held]) -> None:
+    def _extend(self, leases: list[Lease]) -> None:
         now_us = self._clock.monotonic_us()
         with self._breaker.informed_by(LedgerUnavailable):
-            kept = self._ledger.extend([held.claim for held in helds], lease_us=self._lease_us)
-        for held, ok in zip(helds, kept, strict=True):
+            kept = self._ledger.extend([lease.claim for lease in leases], lease_us=self._lease_us)
+        for lease, ok in zip(leases, kept, strict=True):
             if ok:
-                held.runs_until_us = now_us + self._lease_us
-            else:
-                # It may have been settled while we asked; whoever settles it does not look at `lost`.
-                held.lost = True
+                lease.runs_until_us = now_us + self._lease_us
+            elif not lease.over:  # it may have been settled meanwhile
+                lease.lost = True

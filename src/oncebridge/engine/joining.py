@@ -52,9 +52,13 @@ def _joined(tasks: Sequence[Task], secret: bytes) -> Task:
         return tasks[0]
     raws = list(dict.fromkeys(task.raw for task in tasks))
     data = raws[0] if len(raws) == 1 else b"[" + b",".join(map(_element, raws)) + b"]"
-    reason = tasks[0].bury if len(raws) == 1 else f"{tasks[0].bury}; {len(raws):,} unreadable ones of one request"
+    reason = (
+        tasks[0].dead_reason
+        if len(raws) == 1
+        else f"{tasks[0].dead_reason}; {len(raws):,} unreadable ones of one request"
+    )
     ask = Ask(key=unreadable_key(secret, data))
-    return Task(ask=ask, raw=data, bury=reason, reported=Verdict.DEAD, unreadable=True)
+    return Task(ask=ask, raw=data, dead_reason=reason, reported_verdict=Verdict.DEAD, unreadable=True)
 
 
 def _element(raw: bytes) -> bytes:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oncebridge.engine.result import Result
 
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -27,3 +32,6 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 USUAL: Final = BatchLimits()
 #: For ways in that tell of failures themselves, and go on: one event cannot end them.
 GOES_ON: Final = BatchLimits(escapes=False)
+
+#: Processes a batch within limits, and returns what became of each delivery, in order.
+RunBatch: TypeAlias = "Callable[[list[Any], BatchLimits], list[Result]]"

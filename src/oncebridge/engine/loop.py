@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
-    from oncebridge.engine.extender import Held
+    from oncebridge.engine.task import Lease
 
 #: How long an interrupt waits for a cancelled handler; one that is not over then keeps its claim until the lease ends.
 CANCEL_SECONDS: Final = 5.0
@@ -51,9 +51,9 @@ class LoopThread:
         """Tell whether the caller runs in the loop."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
-    def run(self, awaitable: Awaitable[Any], held: Held) -> None:
+    def run(self, awaitable: Awaitable[Any], lease: Lease) -> None:
         """Wait for an awaitable, and raise what it raises; one that is interrupted is cancelled."""
-        call = _Call(awaitable, self._timeout_seconds, held)
+        call = _Call(awaitable, self._timeout_seconds, lease)
         try:
             thread = self._started()
             thread.soon(call.begin)
@@ -146,18 +146,18 @@ class _Escaped(msgspec.Struct, frozen=True):
 class _Call:
     """One awaitable on its way. All but the first happens in the loop."""
 
-    def __init__(self, awaitable: Awaitable[Any], timeout_seconds: float, held: Held) -> None:
+    def __init__(self, awaitable: Awaitable[Any], timeout_seconds: float, lease: Lease) -> None:
         self.ended: SimpleQueue[BaseException | None] = SimpleQueue()
         self._awaitable = awaitable
         self._timeout_seconds = timeout_seconds
-        self._held = held
+        self._lease = lease
         self._task: asyncio.Task[Any] | None = None
         self._generation = forks.generation()
 
     def begin(self) -> None:
         import asyncio
 
-        self._held.runs_elsewhere = True
+        self._lease.runs_elsewhere = True
         self._task = asyncio.get_running_loop().create_task(asyncio.wait_for(self._caught(), self._timeout_seconds))
         self._task.add_done_callback(self._conclude)  # which is called even if it is cancelled before its first step
 
@@ -189,7 +189,7 @@ class _Call:
             error = task.exception()
             if error is None and isinstance(task.result(), _Escaped):
                 error = task.result().error
-        self._held.runs_elsewhere = False
+        self._lease.runs_elsewhere = False
         self.ended.put(error)
 
     def _close(self) -> None:

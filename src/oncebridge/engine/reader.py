@@ -128,7 +128,7 @@ class Reader:
         """Let a conflict go on as a dead letter under its identity and content."""
         key = conflict_key(self._secret, task.ask.key, task.ask.content)
         task.ask = replace(task.ask, key=key, entity=None, state=None, shared_ms=None, home=task.ask.entity)
-        task.bury, task.reported = "conflict: its id came before with other content", Verdict.CONFLICT
+        task.dead_reason, task.reported_verdict = "conflict: its id came before with other content", Verdict.CONFLICT
 
     def _for_handler(self, ask: Ask, name: str) -> Ask:
         """Give a named handler entities of its own: it may be behind or ahead of the others."""
@@ -155,7 +155,7 @@ class Reader:
             data = _shown(raw)
         known = None if envelope is None else shown_id(self._secret, envelope)
         ask = Ask(key=unreadable_key(self._secret, data), envelope=known)
-        return Task(ask=ask, raw=data, bury=reason, reported=verdict)
+        return Task(ask=ask, raw=data, dead_reason=reason, reported_verdict=verdict)
 
 
 def _shown(raw: object) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oncebridge.claim import Answer, Outcome, Status, Verdict
-from oncebridge.telemetry import Move
+from oncebridge.telemetry import COLUMNS, Move
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,3 +106,15 @@ _COLUMNS_BY_WEIGHT: Final = (
 def joined(results: list[Result]) -> Result:
     """Join what became of one delivery at its several handlers; it is busy where nothing else holds it up."""
     return min(results, key=lambda result: (_COLUMNS_BY_WEIGHT.index(result.column), result.verdict is Verdict.BUSY))
+
+
+def books_of(columns: Sequence[str]) -> dict[str, int]:
+    """Count the deliveries of one batch by the columns of the books that they belong to."""
+    counted = Counter(columns)
+    return {"received": len(columns), **{column: counted[column] for column in COLUMNS}}
+
+
+def why_again(results: Sequence[Result]) -> str:
+    """Say how many deliveries of a batch have to come again, and why the first of them; free of personal data."""
+    reasons = [result.reason for result in results if not result.acknowledged]
+    return f"{len(reasons)} of {len(results)} deliveries have to come again; the first: {reasons[0]}"

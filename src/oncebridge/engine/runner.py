@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,7 @@ from oncebridge.breaker import Open
 from oncebridge.claim import Claim, Outcome
 from oncebridge.discreet import Discreet
 from oncebridge.engine.loop import LoopThread
+from oncebridge.engine.task import claim_of, settlement_of
 from oncebridge.errors import (
     BatchOfParent,
     ClaimLost,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from oncebridge.engine.extender import Held
+    from oncebridge.engine.task import Task
     from oncebridge.event import Event
     from oncebridge.handlers import Handler, LetterCopy
     from oncebridge.ledgers.protocol import Ledger
@@ -58,15 +59,10 @@ class Ended(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lost: bool = False
 
 
-class Worked(NamedTuple):
-    """What came of a handler's call."""
+#: How a handler ended, and what it raised, if that wants to end more than its call.
+Worked: TypeAlias = "tuple[Ended, BaseException | None]"
 
-    ended: Ended
-    #: What the handler raised, if that wants to end more than its call.
-    escaping: BaseException | None = None
-
-
-_WELL: Final = Worked(Ended(outcome=Outcome.DONE, reason="first delivery of this event"))
+_WELL: Final[Worked] = Ended(outcome=Outcome.DONE, reason="first delivery of this event"), None
 
 
 class _HandlerFailed(Exception):
@@ -82,7 +78,7 @@ def check_transaction(handler: Handler, ledger: Ledger) -> None:
         )
 
 
-class Work:
+class HandlerRunner:
     """Calls handlers."""
 
     def __init__(self, ledger: Ledger, retry: RetryPolicy, handler_timeout_us: int) -> None:
@@ -91,7 +87,7 @@ class Work:
         self._retry = retry
         self.loop = LoopThread(handler_timeout_us / 1_000_000)
 
-    def run(self, handler: Handler, event: Event | LetterCopy, held: Held, attempts: int | None) -> Worked:
+    def run(self, handler: Handler, event: Event | LetterCopy, task: Task, attempts: int | None) -> Worked:
         """Call the handler once; `attempts` are as many as whoever delivers gives, if those are fewer than ours.
 
         Raises what is not the handler's failure: interrupts, the ledger's own errors, and everything in a child that
@@ -100,16 +96,17 @@ class Work:
         generation = forks.generation()
         try:
             if handler.wants_transaction:
-                self._call_in_transaction(handler, event, held)
+                self._call_in_transaction(handler, event, task)
             else:
-                self._call(handler, event, held)
+                self._call(handler, event, task)
         except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its failure, with few exceptions
-            return self._worked(handler, held.claim, _own_error(raised, handler, generation), attempts)
+            return self._worked(handler, claim_of(task), _own_error(raised, handler, generation), attempts)
         if forks.generation() != generation:
             raise BatchOfParent
-        if held.claim.attempt == 1 and not handler.wants_transaction:
+        claim = claim_of(task)
+        if claim.attempt == 1 and not handler.wants_transaction:
             return _WELL  # nearly always
-        return self._worked(handler, held.claim, None, attempts)
+        return self._worked(handler, claim, None, attempts)
 
     def run_many(
         self, handler: Handler, events: Sequence[Event], claims: Sequence[Claim], attempts: int | None
@@ -130,7 +127,7 @@ class Work:
         return ends, next((error for error in errors if _escaping(error) is not None), None)
 
     def _worked(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Worked:
-        return Worked(self._ended(handler, claim, error, attempts), _escaping(error))
+        return self._ended(handler, claim, error, attempts), _escaping(error)
 
     def _ended(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Ended:
         if error is None:
@@ -144,18 +141,19 @@ class Work:
             return inf
         return self._retry.attempts if attempts is None else min(attempts, self._retry.attempts)
 
-    def _call(self, handler: Handler, event: Event | LetterCopy, held: Held, **transaction: Any) -> None:
+    def _call(self, handler: Handler, event: Event | LetterCopy, task: Task, **transaction: Any) -> None:
         result = handler.function(event, **transaction)
         if result is not None and inspect.isawaitable(result):
-            self.loop.run(result, held)
+            assert task.lease is not None
+            self.loop.run(result, task.lease)
 
-    def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, held: Held) -> None:
+    def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, task: Task) -> None:
         assert isinstance(self._ledger, SettlesInTransaction)
-        generation, loan = forks.generation(), self._ledger.transaction(held.claim)
+        generation, loan = forks.generation(), self._ledger.transaction(settlement_of(task, Outcome.DONE))
         try:
             with _Transaction(loan) as transaction:
                 try:
-                    self._call(handler, event, held, transaction=transaction)
+                    self._call(handler, event, task, transaction=transaction)
                 except Open:
                     raise  # nothing was tried, as outside of a transaction
                 except BaseException as error:
@@ -254,3 +252,23 @@ class _Transaction:
             self._manager.__exit__(*raised)
         else:
             _OF_PARENTS.append(self._manager)
+
+
+def group_for_send_many(tasks: list[Task]) -> tuple[list[list[Task]], list[Task]]:
+    """Return groups for handlers that take several events in a call, each as large as one takes, and the rest."""
+    open_groups: dict[Any, list[Task]] = {}
+    groups: list[list[Task]] = []
+    alone: list[Task] = []
+    for task in tasks:
+        handler = task.handler
+        if handler is None or handler.many == 1 or task.event is None or task.dead_reason is not None:
+            alone.append(task)
+            continue
+        # One sink may have several patterns; each of them says which errors are permanent.
+        kind = (id(handler.function), handler.permanent)
+        group = open_groups.get(kind)
+        if group is None or len(group) == handler.many:
+            group = open_groups[kind] = []
+            groups.append(group)
+        group.append(task)
+    return groups, alone

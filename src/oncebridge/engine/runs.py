@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oncebridge.clock import Clock
+    from oncebridge.engine.completer import Settled
     from oncebridge.engine.limits import BatchLimits
 
 
@@ -22,30 +23,30 @@ T = TypeVar("T")
 
 
 class GivesBack(Protocol):
-    """What a run holds."""
+    """Holds claims of a run."""
 
-    def give_back(self, *, patiently: bool) -> None:
-        """Settle what is done, and give back the rest."""
+    def give_back(self, *, patiently: bool) -> list[Settled]:
+        """Settle the ends that wait, release the rest, and return what was settled."""
         ...
 
 
 class Run:
-    """One batch: its terms, and what it holds."""
+    """One batch: its limits, and the claims that it holds."""
 
-    __slots__ = ("_generation", "_until_us", "holdings", "is_over", "terms", "thread")
+    __slots__ = ("_generation", "_until_us", "completers", "is_over", "limits", "thread")
 
-    def __init__(self, terms: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         """Begin, in this process and this thread."""
-        self.terms = terms
-        self._until_us = terms.until_us
-        self.holdings: list[GivesBack] = []
+        self.limits = limits
+        self._until_us = limits.until_us
+        self.completers: list[GivesBack] = []
         #: Whether it has broken off: then none of its claims is kept alive, whatever becomes of them.
         self.is_over = False
         self._generation = forks.generation()
         self.thread = threading.get_ident()
 
     def is_out_of_time(self, clock: Clock) -> bool:
-        """Tell whether nothing more may be begun by its terms."""
+        """Tell whether nothing more may be begun."""
         return self._until_us is not None and clock.monotonic_us() >= self._until_us
 
     def check(self) -> None:
@@ -53,22 +54,27 @@ class Run:
         if forks.generation() != self._generation:
             raise BatchOfParent
 
-    def break_off(self, error: BaseException) -> None:
-        """Settle what is done and give back the rest, unless it is the parent's. If that fails, leases run out."""
+    def break_off(self, error: BaseException) -> list[Settled]:
+        """Settle the ends that wait and release the rest, unless it is the parent's; return what was settled.
+
+        If that fails, leases run out.
+        """
         self.is_over = True
         if forks.generation() != self._generation:
-            return
+            return []
         try:
-            self._give_back(patiently=isinstance(error, LedgerUnavailable))
+            return self._give_back(patiently=isinstance(error, LedgerUnavailable))
         except BaseException:
-            # An interrupt, most likely: what can be done without waiting is done, and then it goes on.
+            # An interrupt, most likely: everything that needs no waiting is done before it goes on.
             self._give_back(patiently=False)
             raise
 
-    def _give_back(self, *, patiently: bool) -> None:
-        for holding in self.holdings.copy():
-            holding.give_back(patiently=patiently)
-            self.holdings.remove(holding)
+    def _give_back(self, *, patiently: bool) -> list[Settled]:
+        settled = []
+        for completer in self.completers.copy():
+            settled += completer.give_back(patiently=patiently)
+            self.completers.remove(completer)
+        return settled
 
 
 class Closed(LedgerUnavailable):
@@ -78,8 +84,18 @@ class Closed(LedgerUnavailable):
 class Runs:
     """The runs of one flow, and its end: nothing new begins, those that run give back what was not tried."""
 
-    def __init__(self, is_within: Callable[[], bool], end: Callable[[], None], wait_seconds: float) -> None:
-        """Take what tells that the caller is a handler in another thread, what ends the flow, and how long to wait."""
+    def __init__(
+        self,
+        is_within: Callable[[], bool],
+        end: Callable[[], None],
+        wait_seconds: float,
+        report: Callable[[list[Settled]], None],
+    ) -> None:
+        """Take what tells that the caller is a handler in another thread, what ends the flow, and how long to wait.
+
+        `report` is given what was settled after a run broke off: no result can say it.
+        """
+        self._report = report
         self.is_closing = False
         self._is_within = is_within
         self._end = end
@@ -90,9 +106,9 @@ class Runs:
         #: What is left to do at the end: whoever takes it does it.
         self._left: deque[Callable[[], None]] = deque()
 
-    def run(self, terms: BatchLimits, work: Callable[[Run], T]) -> T:
-        """Work a batch off; whatever breaks it off, what is done is settled and the rest is given back."""
-        run = Run(terms)
+    def run(self, limits: BatchLimits, work: Callable[[Run], T]) -> T:
+        """Process a batch; if it breaks off, the ends that wait are settled and the rest is released."""
+        run = Run(limits)
         try:
             self._running.add(run)
             if self.is_closing:
@@ -100,7 +116,7 @@ class Runs:
             return work(run)
         except BaseException as error:
             run.is_over = True  # before anything can interrupt what follows: no claim is kept alive for nobody
-            run.break_off(error)
+            self._report(run.break_off(error))
             raise
         finally:
             self._running.discard(run)  # here, where nothing can interrupt it

@@ -17,7 +17,7 @@ from oncebridge.threads import background, start
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from oncebridge.engine.extender import Held
+    from oncebridge.engine.task import Lease
 
 
 #: What the names of threads begin with that handlers run in.
@@ -32,20 +32,20 @@ def is_one_of_ours() -> bool:
 class Handling:
     """The handling of some claims, in a thread that an interrupt of their batch does not end."""
 
-    def __init__(self, helds: list[Held], handle: Callable[[], object]) -> None:
+    def __init__(self, leases: list[Lease], handle: Callable[[], object]) -> None:
         """Take whose claims, and what handles them."""
-        self._helds = helds
+        self._leases = leases
         self._handle = handle
 
     def run(self) -> None:
         """Handle them; until that is over nobody else gives these claims back."""
-        for held in self._helds:
-            held.runs_elsewhere = True
+        for lease in self._leases:
+            lease.runs_elsewhere = True
         try:
             self._handle()
         finally:
-            for held in self._helds:
-                held.runs_elsewhere = False
+            for lease in self._leases:
+                lease.runs_elsewhere = False
 
 
 def run_side_by_side(handlings: Sequence[Handling], threads: int) -> None:

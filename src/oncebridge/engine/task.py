@@ -1,13 +1,25 @@
-"""Tasks: one event on its way to one handler, and what can be said of it without asking a ledger."""
+"""Tasks: one event on its way to one handler, and the claim that it holds meanwhile."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from oncebridge.claim import Answer, Ask, Claim, Outcome, Status, Verdict
+from oncebridge.claim import (
+    Answer,
+    Ask,
+    Claim,
+    Newest,
+    Outcome,
+    Settlement,
+    Status,
+    Verdict,
+    newest_after,
+    newest_of,
+    write_newest,
+)
 from oncebridge.discreet import Discreet
 from oncebridge.engine.result import Result, joined, reason_for
 from oncebridge.engine.unhandled import REASON
@@ -16,14 +28,38 @@ from oncebridge.handlers import Handler, LetterCopy
 from oncebridge.identity import key_text
 from oncebridge.telemetry import Move
 
+if TYPE_CHECKING:
+    from oncebridge.claim import Letter
+
 #: An event, for a handler that needs no name or for one that has one.
 At: TypeAlias = bytes | tuple[bytes, str]
+
+
+class Lease(msgspec.Struct, eq=False, gc=False):
+    """A lease that this process holds, by its own monotonic clock: of a fact, or of an entity for a whole chain."""
+
+    #: A claim that runs under it, by which it is extended.
+    claim: Claim
+    #: Until when it surely runs: counted from before the ledger was asked.
+    runs_until_us: int
+    #: Of a chain: the worker's own copy of what is known of the entity, as the events that have ended left it.
+    newest: Newest | None = None
+    #: How many of its events have not ended. The last one frees an entity.
+    left: int = 1
+    #: When the handler that runs now has started; None while there is none.
+    started_us: int | None = None
+    #: Whether another worker has taken it over.
+    lost: bool = False
+    #: Whether it was given up: its fact, or the last event of its chain, is settled.
+    over: bool = False
+    #: Whether a handler runs in another thread than the batch: an interrupt of the batch does not end it.
+    runs_elsewhere: bool = False
 
 
 class Task(Discreet, msgspec.Struct, eq=False, kw_only=True, gc=False):
     """One event on its way to one handler, or a delivery on its way to the dead letters."""
 
-    shown = ("ask", "bury", "answer", "result")
+    shown = ("ask", "dead_reason", "answer", "result")
 
     ask: Ask
     raw: bytes
@@ -34,15 +70,16 @@ class Task(Discreet, msgspec.Struct, eq=False, kw_only=True, gc=False):
     #: Whether another call of a handler may have changed the event's body.
     body_was_given: bool = False
     #: Why it is kept as a dead letter without a handler, and the verdict to report then.
-    bury: str | None = None
+    dead_reason: str | None = None
     unreadable: bool = False
-    reported: Verdict | None = None
+    reported_verdict: Verdict | None = None
     answer: Answer | None = None
-    #: When the claim was asked for, by this process's clock.
-    asked_us: int = 0
+    #: The claim that it holds, and its lease; None once it is settled, or lost.
+    claim: Claim | None = None
+    lease: Lease | None = None
     result: Result | None = None
-    #: What became of it, while that must not be told yet: its dead letter is kept, but not everybody has a copy.
-    kept: Result | None = None
+    #: The result that is withheld while its dead letter is kept, but not everyone has a copy.
+    withheld: Result | None = None
 
     @property
     def at(self) -> At:
@@ -69,70 +106,81 @@ class Delivery(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     @property
     def result(self) -> Result:
-        """What became of it, once it was worked off."""
+        """What became of it, once it has been processed."""
         if len(self.tasks) == 1:
             return result_of(self.tasks[0])
         return self.unhandled or joined([result_of(task) for task in self.tasks])
 
 
-class Picking:
-    """Picks, in order of arrival, the first task of each event and of each entity."""
-
-    def __init__(self) -> None:
-        """Start with nothing picked."""
-        self._events: set[At] = set()
-        self._entities: set[bytes] = set()
-
-    def pick(self, tasks: list[Task]) -> list[Task]:
-        """Return those of the tasks that are the first."""
-        events, entities, picked = self._events, self._entities, []
-        for task in tasks:
-            at, entity = task.at, task.ask.entity
-            if entity is not None:
-                if at not in events and entity not in entities:
-                    picked.append(task)
-                entities.add(entity)
-            elif at not in events:
-                picked.append(task)
-            events.add(at)
-        return picked
+def hold(tasks: list[Task], runs_until_us: int) -> None:
+    """Give tasks the claims that they were granted; the states of one entity share a lease."""
+    chains: dict[bytes, Lease] = {}
+    for task in tasks:
+        ask, answer = task.ask, task.answer
+        assert answer is not None
+        claim = task.claim = Claim(ask, answer.token, answer.attempt, answer.chain)
+        if answer.chain is None or ask.entity is None:
+            task.lease = Lease(claim, runs_until_us)
+        elif ask.entity in chains:
+            lease = task.lease = chains[ask.entity]
+            lease.left += 1
+        else:
+            task.lease = chains[ask.entity] = Lease(claim, runs_until_us, newest_of(answer.chain))
 
 
-class Sorted(NamedTuple):
-    """Tasks by what their answers ask for."""
+def claim_of(task: Task) -> Claim:
+    """Return the claim that a task holds."""
+    assert task.claim is not None
+    return task.claim
 
-    granted: list[Task]
-    apart: list[Task]
-    busy: list[Task]
+
+def settlement_of(task: Task, outcome: Outcome, retry_in_us: int = 0, letter: Letter | None = None) -> Settlement:
+    """Return the end of a task's claim; a state's with what that makes of its entity."""
+    claim, lease = task.claim, task.lease
+    assert claim is not None
+    assert lease is not None
+    if lease.newest is None or claim.chain is None:
+        return Settlement(claim, outcome, retry_in_us, letter)
+    data = write_newest(newest_after(lease.newest, claim.ask, outcome, claim.chain.now_us))
+    return Settlement(claim, outcome, retry_in_us, letter, data, lease.left == 1)
+
+
+def note_end(task: Task, outcome: Outcome) -> None:
+    """Note in a task's lease that its event has ended: the next of its chain is judged on that."""
+    claim, lease = task.claim, task.lease
+    assert claim is not None
+    assert lease is not None
+    lease.left -= 1
+    lease.started_us = None
+    if lease.newest is not None and claim.chain is not None:
+        lease.newest = newest_after(lease.newest, claim.ask, outcome, claim.chain.now_us)
 
 
 def as_twin(task: Task, twin: Task) -> Result | None:
     """Take over what became of the same event earlier in this batch; None where the ledger must say."""
-    result = result_of(twin)
-    if twin.ask.content != task.ask.content or task.bury is not twin.bury:
-        return None
+    result, answer = result_of(twin), twin.answer
     if not result.acknowledged:
-        task.answer = twin.answer
+        task.answer = answer
         return replace(result, envelope_id=task.ask.envelope)
-    if result.verdict is not Verdict.FRESH:
-        return None
-    same = task.ask.envelope is not None and task.ask.envelope == twin.ask.envelope
-    was = Status.DONE if result.outcome is Outcome.DONE else Status.DEAD
-    task.answer = Answer(Verdict.REDELIVERY if same else Verdict.REPUBLISH, of=twin.ask.envelope, was=was)
+    if twin.reported_verdict is not None or answer is None:  # kept as a dead letter, unread or in conflict
+        task.answer = answer
+        return replace(result, envelope_id=task.ask.envelope)
+    original, was = twin.ask.envelope, _settled_as(result, answer)
+    if answer.verdict in (Verdict.REDELIVERY, Verdict.REPUBLISH):
+        original = answer.of if answer.verdict is Verdict.REPUBLISH else twin.ask.envelope
+        if original is None and task.ask.envelope not in (None, twin.ask.envelope):
+            return None  # the ledger alone knows which envelope did the work
+    same = task.ask.envelope is not None and task.ask.envelope == original
+    task.answer = Answer(Verdict.REDELIVERY if same else Verdict.REPUBLISH, of=original, was=was)
     return result_from(task, task.answer)
 
 
-def give_up(busy: list[Task], pending: list[Task]) -> list[Task]:
-    """Hand back what is busy, and with it what must not overtake it: later twins, and states of its entity."""
-    given_up = []
-    by_event = {task.at: task for task in busy}
-    by_entity: dict[bytes | None, Task] = {task.ask.entity: task for task in busy if task.ask.entity is not None}
-    for task in pending:
-        ahead = by_event.get(task.at) or by_entity.get(task.ask.entity)
-        if ahead is not None and ahead.answer is not None:
-            task.result = result_from(task, ahead.answer, retry_in_us=ahead.answer.busy_us)
-            given_up.append(task)
-    return given_up
+def _settled_as(result: Result, answer: Answer) -> Status | None:
+    if answer.verdict in (Verdict.ECHO, Verdict.STALE):
+        return Status(answer.verdict.value)
+    if answer.verdict is Verdict.FRESH:
+        return Status.DONE if result.outcome is Outcome.DONE else Status.DEAD
+    return answer.was
 
 
 def is_letter(task: Task) -> bool:
@@ -159,18 +207,12 @@ def copy_task(task: Task, handler: Handler) -> Task:
     return Task(ask=ask, raw=task.raw, copy=copy, handler=handler)
 
 
-def keep_back(task: Task, copy: Task) -> None:
-    """Let a delivery come again whose dead letter could not be sent on."""
+def withhold(task: Task, copy: Task) -> None:
+    """Do not acknowledge a delivery while a copy of its dead letter could not be sent."""
     unsent = result_of(copy)
-    task.kept = task.kept or result_of(task)
+    task.withheld = task.withheld or result_of(task)
     reason = f"kept as a dead letter, but not sent on yet: {unsent.reason}"
-    task.result = result_as(task, task.kept.verdict, Outcome.RETRY, reason, retry_in_us=unsent.retry_in_us)
-
-
-def claim_of(task: Task) -> Claim:
-    """Return the claim that a task was granted."""
-    assert task.answer is not None
-    return Claim(task.ask, task.answer.token, task.answer.attempt)
+    task.result = result_as(task, task.withheld.verdict, Outcome.RETRY, reason, retry_in_us=unsent.retry_in_us)
 
 
 def result_of(task: Task) -> Result:
@@ -184,7 +226,7 @@ def result_as(
 ) -> Result:
     """Make the result of a task."""
     event, ask = task.event, task.ask
-    plain = event is not None and task.bury is None and not ask.redrive
+    plain = event is not None and task.dead_reason is None and not ask.redrive
     return Result(
         verdict=verdict,
         outcome=outcome,
@@ -203,9 +245,9 @@ def is_over(task: Task) -> bool:
 
 
 def result_from(task: Task, answer: Answer, retry_in_us: int = 0) -> Result:
-    """Make the result of a task that the ledger gave no claim for."""
-    if task.reported is not None and answer.verdict is not Verdict.BUSY:  # its dead letter is there already
-        return result_as(task, task.reported, Outcome.DEAD, task.bury or "")
+    """Make the result of a task that no handler was called for."""
+    if task.reported_verdict is not None and answer.verdict is not Verdict.BUSY:  # its dead letter is there already
+        return result_as(task, task.reported_verdict, Outcome.DEAD, task.dead_reason or "")
     return result_as(task, answer.verdict, None, reason_for(answer), retry_in_us=retry_in_us, of=answer.of)
 
 
@@ -217,7 +259,7 @@ def unhandled(event: Event) -> Result:
 
 
 def stopped(task: Task) -> Result:
-    """Make the result of a task that an orderly stop came before."""
+    """Make the result of a task that was not tried because of an orderly stop."""
     return result_as(task, Verdict.FRESH, Outcome.RELEASE, "stopped before it was tried")
 
 
@@ -242,7 +284,7 @@ def move_of(
         key=key_text(task.ask.key),
         topic=task.ask.topic,
         handler=task.ask.handler,
-        verdict=task.reported or (answer.verdict if answer is not None else None),
+        verdict=task.reported_verdict or (answer.verdict if answer is not None else None),
         outcome=outcome,
         attempt=answer.attempt if answer is not None else 1,
         reason=reason,

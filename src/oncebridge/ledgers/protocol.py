@@ -216,6 +216,3 @@ class Examines(Protocol):
     def examine(self) -> Iterator[Finding]:
         """Look at what the promise rests on: settings, versions, clocks, permissions."""
         ...
-
-
-WorksAhead = SettlesAhead  # until the engine starts settles only

@@ -12,16 +12,16 @@ from typing import Final
 
 import msgspec
 
-from oncebridge.claim import Ask, Claim
+from oncebridge.claim import Ask, Chain, Claim
 from oncebridge.identity import Moment, digest
 from oncebridge.sources.remote_claims import RemoteClaim
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAC_BYTES: Final = 16
 
 
-class _Claim1(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """The first version of what a text holds. A changed one gets another number: texts outlive a deployment."""
+class _Claim2(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """The contents of a text. A changed one gets another version: texts outlive a deployment."""
 
     token: int
     attempt: int
@@ -44,16 +44,22 @@ class _Claim1(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
     shared_ms: int | None
     conversation: bytes | None
     user: bytes | None
+    #: Of a state: its entity's claim.
+    top: int
+    data: bytes
+    ran_out: bool
+    now_us: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Claim1).decode
+_decode = msgspec.msgpack.Decoder(_Claim2).decode
 
 
 def write_claim(secret: bytes, lent: RemoteClaim) -> str:
     """Write a claim as its client gets it."""
     claim, ask = lent.claim, lent.claim.ask
-    held = _Claim1(
+    chain = claim.chain or Chain(0)
+    held = _Claim2(
         token=claim.token,
         attempt=claim.attempt,
         lease_us=lent.lease_us,
@@ -75,6 +81,10 @@ def write_claim(secret: bytes, lent: RemoteClaim) -> str:
         shared_ms=ask.shared_ms,
         conversation=ask.conversation,
         user=ask.user,
+        top=chain.top,
+        data=chain.data,
+        ran_out=chain.ran_out,
+        now_us=chain.now_us,
     )
     data = bytes([VERSION]) + _encode(held)
     return base64.urlsafe_b64encode(_mac(secret, data) + data).rstrip(b"=").decode()
@@ -101,7 +111,7 @@ def _mac(secret: bytes, data: bytes) -> bytes:
     return digest(secret, b"claim text", (data,))
 
 
-def _lent(held: _Claim1) -> RemoteClaim:
+def _lent(held: _Claim2) -> RemoteClaim:
     ask = Ask(
         key=held.key,
         handler=held.handler,
@@ -118,5 +128,6 @@ def _lent(held: _Claim1) -> RemoteClaim:
         conversation=held.conversation,
         user=held.user,
     )
-    claim = Claim(ask, held.token, held.attempt)
+    chain = Chain(held.top, held.data, held.ran_out, held.now_us) if held.top else None
+    claim = Claim(ask, held.token, held.attempt, chain)
     return RemoteClaim(claim=claim, lease_us=held.lease_us, lent_us=held.lent_us, raw=held.raw)

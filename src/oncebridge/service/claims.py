@@ -15,9 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from oncebridge.claim import Outcome, Verdict
-from oncebridge.engine.flow import POLL_US
 from oncebridge.engine.result import Result, reason_for
 from oncebridge.engine.task import Task, result_of
+from oncebridge.engine.waiting import POLL_US
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.identity import key_text
 from oncebridge.service.claim_requests import (

@@ -266,7 +266,7 @@ class FileRun:
         left, since_us, attempt = len(deliveries) + 1, 0, 1
         while True:
             try:
-                return self._flow.work_off(deliveries, terms=GOES_ON)
+                return self._flow.process(deliveries, limits=GOES_ON)
             except LedgerUnavailable as error:
                 still_left = sum(not delivery.is_over for delivery in deliveries)
                 if still_left < left:  # the first time, or it was back in between: a new outage

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.claim import Verdict
-from oncebridge.engine.answers import books_of, why_again
+from oncebridge.engine.result import books_of, why_again
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,7 @@ from oncebridge.sources.unwrap import body_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oncebridge.engine.answers import Run
-    from oncebridge.engine.limits import BatchLimits
+    from oncebridge.engine.limits import BatchLimits, RunBatch
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
 
@@ -25,7 +24,7 @@ AUTHORIZERS: Final = ("iam", "jwt", "lambda", "principalId", "claims")
 
 
 def answer_request(
-    run: Run, request: dict[str, Any], terms: BatchLimits, *, settings: Settings, telemetry: Telemetry
+    run: RunBatch, request: dict[str, Any], terms: BatchLimits, *, settings: Settings, telemetry: Telemetry
 ) -> dict[str, Any]:
     """Work off what a request brings, and answer it in the form that Lambda's senders understand."""
     most = settings.deliveries_per_request
@@ -67,7 +66,7 @@ def _is_authenticated(request: dict[str, Any]) -> bool:
     return isinstance(identity, dict) and bool(identity.get("userArn"))
 
 
-def _reply(run: Run, request: dict[str, Any], terms: BatchLimits, most: int, telemetry: Telemetry) -> Reply:
+def _reply(run: RunBatch, request: dict[str, Any], terms: BatchLimits, most: int, telemetry: Telemetry) -> Reply:
     body = body_of(request)
     try:
         raws = deliveries_in_parsed(b"" if body is None else body, most)

@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from oncebridge.claim import Outcome
-from oncebridge.engine.answers import Run, books_of, why_again
-from oncebridge.engine.limits import GOES_ON, BatchLimits
+from oncebridge.engine.limits import GOES_ON, BatchLimits, RunBatch
+from oncebridge.engine.result import books_of, why_again
 from oncebridge.errors import NotAcknowledged
 from oncebridge.sources.http_request import answer_request
 from oncebridge.sources.invocation import ATTEMPTS, Record, Told, recognise, waves
@@ -40,7 +40,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 def answer(
-    run: Run,
+    run: RunBatch,
     event: Any,
     context: Any,
     *,
@@ -90,7 +90,7 @@ def _until_us(context: Any, clock: Clock) -> int | None:
     return clock.monotonic_us() + remaining_us - min(MARGIN_US_MAX, remaining_us // MARGIN_SHARE)
 
 
-def _work_off(run: Run, records: list[Record], terms: BatchLimits) -> list[Ended]:
+def _work_off(run: RunBatch, records: list[Record], terms: BatchLimits) -> list[Ended]:
     """Work records off; after one that has to come again, the later ones of its group are handed back untried."""
     ended: dict[int, Ended] = {}
     broken: set[str] = set()
@@ -105,7 +105,7 @@ def _work_off(run: Run, records: list[Record], terms: BatchLimits) -> list[Ended
     return [ended[id(record)] for record in records]
 
 
-def _run_each(run: Run, records: list[Record], terms: BatchLimits) -> list[Ended]:
+def _run_each(run: RunBatch, records: list[Record], terms: BatchLimits) -> list[Ended]:
     """Work the deliveries of records off as one batch."""
     if not records:
         return []

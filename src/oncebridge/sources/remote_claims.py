@@ -7,22 +7,19 @@ it back, and a client that is never heard of again costs nothing but its lease.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from oncebridge import forks
-from oncebridge.claim import Answer, Claim, Letter, Outcome, Settlement, Verdict
-from oncebridge.clock import NEVER
+from oncebridge.claim import Answer, Claim, Outcome, Verdict
 from oncebridge.discreet import Discreet
-from oncebridge.engine.claimer import CLAIM_TRIES, Claimer
 from oncebridge.engine.result import Result, reason_for
 from oncebridge.engine.runner import Ended, storable
-from oncebridge.engine.task import Delivery, Task, claim_of, is_over, move_of, result_as, result_from, result_of
+from oncebridge.engine.task import Delivery, Task, is_over, move_of, result_as, result_from, result_of
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import digest, unreadable_key
-from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,14 +28,12 @@ if TYPE_CHECKING:
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Books
 
-T = TypeVar("T")
 #: What tells one claim from every other: the event, the handler, the token.
 Id: TypeAlias = tuple[bytes, str, int]
 
 REMEMBERED_MAX: Final = 10_000
 NAMES_MAX: Final = 100  # names come from outside, and become labels of metrics
 OTHER_NAMES: Final = "other"
-_BACKOFF: Final = RetryPolicy(base_seconds=0.05, cap_seconds=0.5)
 _GONE: Final = "its claim is no longer in force: it ran out and was taken over, or has ended; nothing was changed"
 
 
@@ -130,46 +125,42 @@ class RemoteClaims:
         """
         flow = self._open()
         task.result = None
-        if task.bury is None:
+        if task.dead_reason is None:
             task.answer = self._answer(flow, task, lease_us, call)
             self._record(flow, "claimed", task, reason_for(task.answer), now_us=flow.clock.now_us())
             if task.answer.verdict is Verdict.FRESH:
-                claim = claim_of(task)
+                claim = _claim(task, task.answer)
                 if claim.attempt <= self._retry.attempts:
                     raw = unreadable_key(flow.secret, task.raw)
                     return RemoteClaim(claim=claim, lease_us=lease_us, lent_us=flow.clock.now_us(), raw=raw)
-                self._bury_run_out(flow, task, claim)
+                self._bury_run_out(flow, task)
             elif task.answer.verdict is Verdict.CONFLICT:
                 flow.reader.turn_into_conflict(task)
             else:
                 task.result = result_from(task, task.answer, retry_in_us=task.answer.busy_us)
         if task.result is None:
-            flow.work_off([Delivery(tasks=[task])])  # it is to be a dead letter
+            flow.process([Delivery(tasks=[task])])  # it is to be a dead letter
         elif is_over(task):
             flow.send_on([task])
         return None
 
     def _answer(self, flow: Flow, task: Task, lease_us: int, call: str | None) -> Answer:
-        asking = Claimer(flow.ledger, flow.breaker, flow.clock, lease_us=lease_us, stopping=flow.stopping)
         if call is None:
-            return asking.prepared([task], alone=True).answers()[0]
+            return flow.claim_alone(task, lease_us=lease_us)
         # A nonce is good for one lease and the next. So a call is known again while its claim runs, but a client that
         # sends the same after its crash gets a claim of its own, with an attempt that counts.
         turn = flow.clock.now_us() // lease_us
-        (answer,) = asking.prepared([task], alone=True, nonce=_nonce(flow.secret, task, call, turn)).answers()
+        answer = flow.claim_alone(task, lease_us=lease_us, nonce=_nonce(flow.secret, task, call, turn))
         if answer.verdict is Verdict.BUSY:
-            (answer,) = asking.prepared([task], alone=True, nonce=_nonce(flow.secret, task, call, turn - 1)).answers()
-        if answer.verdict is Verdict.FRESH:
-            # It may have been granted a while ago: the whole lease is what is promised.
-            claim = Claim(task.ask, answer.token, answer.attempt)
-            if not self._repeated(flow, lambda: flow.ledger.extend([claim], lease_us=lease_us))[0]:
-                return Answer(Verdict.BUSY)  # it has just ended; how, the next to ask is told
+            answer = flow.claim_alone(task, lease_us=lease_us, nonce=_nonce(flow.secret, task, call, turn - 1))
+        # It may have been granted a while ago, and the whole lease is promised.
+        if answer.verdict is Verdict.FRESH and not flow.claimer(lease_us).extend(_claim(task, answer)):
+            return Answer(Verdict.BUSY)  # it has just ended; the next answer says how
         return answer
 
-    def _bury_run_out(self, flow: Flow, task: Task, claim: Claim) -> None:
+    def _bury_run_out(self, flow: Flow, task: Task) -> None:
         reason = f"the worker died or hung with it at each of {self._retry.attempts} attempts"
-        ended = Ended(outcome=Outcome.DEAD, reason=reason)
-        if self._settled(flow, task, claim, ended):
+        if self._settled(flow, task, Ended(outcome=Outcome.DEAD, reason=reason)):
             task.result = result_as(task, Verdict.FRESH, Outcome.DEAD, reason)
             self._record(flow, "settled", task, reason, outcome=Outcome.DEAD)
         else:
@@ -179,8 +170,7 @@ class RemoteClaims:
 
     def extend(self, lent: RemoteClaim, lease_us: int) -> bool:
         """Let a claim run for so long from now; False where it is no longer in force."""
-        flow = self._open()
-        return self._repeated(flow, lambda: flow.ledger.extend([lent.claim], lease_us=lease_us))[0]
+        return self._open().claimer(lease_us).extend(lent.claim)
 
     def is_of(self, lent: RemoteClaim, raw: bytes) -> bool:
         """Tell whether a delivery is of the event that was claimed."""
@@ -188,15 +178,16 @@ class RemoteClaims:
         if unreadable_key(flow.secret, raw) == lent.raw:
             return True  # whatever its key: one that nothing identifies has a new one each time
         task = flow.reader.read_for(raw, lent.claim.ask.handler)
-        return task.bury is None and task.ask.key == lent.claim.ask.key
+        return task.dead_reason is None and task.ask.key == lent.claim.ask.key
 
     def settle(self, lent: RemoteClaim, ending: Ending) -> Settled:
         """End a claim; where that leaves a dead letter, send it on as well."""
         flow, claim = self._open(), lent.claim
         ended = self._ended_as(claim, ending)
-        task = Task(ask=claim.ask, raw=ending.raw, answer=Answer(Verdict.FRESH, claim.token, claim.attempt))
+        answer = Answer(Verdict.FRESH, claim.token, claim.attempt, chain=claim.chain)
+        task = Task(ask=claim.ask, raw=ending.raw, answer=answer)
         duration_ms = max(0, flow.clock.now_us() - lent.lent_us) / 1000
-        if not self._settled(flow, task, claim, ended):
+        if not self._settled(flow, task, ended):
             self._record(flow, "lost", task, _GONE, outcome=Outcome.RETRY, duration_ms=duration_ms)
             return Settled(None)
         if self._is_news(lent.id, entered=False):
@@ -233,27 +224,10 @@ class RemoteClaims:
                 reason = f"its handler gave it up at attempt {attempt}"
         return Ended(outcome=Outcome.DEAD, reason=reason, detail=storable(ending.detail))
 
-    def _settled(self, flow: Flow, task: Task, claim: Claim, ended: Ended) -> bool:
-        letter = None
-        if ended.outcome is Outcome.DEAD:
-            if not flow.letter_room.is_there():
-                raise LedgerUnavailable(flow.letter_room.words)
-            letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
-        settlement = Settlement(claim, ended.outcome, ended.retry_in_us, letter)
-        return self._repeated(flow, lambda: flow.ledger.settle([settlement]))[0]
-
-    def _repeated(self, flow: Flow, call: Callable[[], T]) -> T:
-        """Make a call that may be made twice, again where it had no luck: a claim that is not ended is done again."""
-        attempt = 1
-        while True:
-            try:
-                with flow.breaker.informed_by(LedgerUnavailable):
-                    return call()
-            except LedgerUnavailable:
-                if attempt == CLAIM_TRIES or flow.breaker.is_open:
-                    raise
-                flow.clock.wait(NEVER, _BACKOFF.delay_seconds(attempt))
-                attempt += 1
+    def _settled(self, flow: Flow, task: Task, ended: Ended) -> bool:
+        if ended.outcome is Outcome.DEAD and not flow.letter_room.is_there():
+            raise LedgerUnavailable(flow.letter_room.words)
+        return flow.settle_alone(task, ended)
 
     # --- telling -------------------------------------------------------------------------------------
 
@@ -287,6 +261,10 @@ class RemoteClaims:
             if len(self._names) < NAMES_MAX:
                 self._names.add(name)
             return name if name in self._names else OTHER_NAMES
+
+
+def _claim(task: Task, answer: Answer) -> Claim:
+    return Claim(task.ask, answer.token, answer.attempt, answer.chain)
 
 
 def _nonce(secret: bytes, task: Task, call: str, turn: int) -> bytes:

@@ -265,7 +265,7 @@ class QueueRun:
         while True:
             asked_us = self._clock.monotonic_us()
             try:
-                self._flow.work_off(deliveries, terms=GOES_ON)
+                self._flow.process(deliveries, limits=GOES_ON)
             except LedgerUnavailable as error:
                 self._ledger_outage.began(f"{error}; waiting for it", self._clock.monotonic_us())
                 backoff_us = int(_LEDGER_BACKOFF.delay_seconds(attempt) * 1_000_000)

@@ -1,0 +1,99 @@
+"""Which tasks of a batch are asked for next, in order of arrival: the first of each event.
+
+All states of an entity are asked for in one call, as a chain. A copy of an event that came earlier in the batch is not
+asked for: it follows the first one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from oncebridge.engine.result import Result
+    from oncebridge.engine.task import Task
+
+#: How many events of a chain are asked for after a run-out has cut it: the next one may have run out, too.
+AFTER_CUT_MAX: Final = 10
+
+
+class BatchOrder:
+    """The tasks of a batch that have no result yet."""
+
+    def __init__(self, tasks: Iterable[Task], as_twin: Callable[[Task, Task], Result | None]) -> None:
+        """Take tasks in order of arrival; those that have a result already are there for their twins alone."""
+        self._as_twin = as_twin
+        self._first: dict[Hashable, Task] = {}
+        #: Tasks to ask for, and tasks that follow the first one of their kind.
+        self._leading: list[Task] = []
+        self._following: list[tuple[Hashable, Task]] = []
+        self._cut: set[bytes] = set()
+        seen = self._first
+        for task in tasks:
+            kind = _kind(task)
+            first = seen.get(kind)
+            if first is None:
+                seen[kind] = task
+                if task.result is None:
+                    self._leading.append(task)
+            elif first is not task and task.result is None:
+                self._following.append((kind, task))
+        if self._following:
+            self._follow()
+
+    @property
+    def waiting(self) -> list[Task]:
+        """All that have no result yet."""
+        return [*self._leading, *(task for _, task in self._following)]
+
+    def front(self) -> list[Task]:
+        """Return those to ask for in one call, which names each event at most once."""
+        if not self._cut:
+            named = {task.at: task for task in reversed(self._leading)}
+            if len(named) == len(self._leading):
+                return self._leading
+        return self._few_of_cut_chains()
+
+    def _few_of_cut_chains(self) -> list[Task]:
+        named: set[Hashable] = set()
+        asked: dict[bytes, int] = {}
+        front = []
+        for task in self._leading:
+            entity = task.ask.entity
+            if task.at in named or (entity in self._cut and asked.get(entity, 0) >= AFTER_CUT_MAX):
+                continue
+            named.add(task.at)
+            if entity is not None:
+                asked[entity] = asked.get(entity, 0) + 1
+            front.append(task)
+        return front
+
+    def cut(self, task: Task) -> None:
+        """Note that a task cut its chain."""
+        if task.ask.entity is not None:
+            self._cut.add(task.ask.entity)
+
+    def move_up(self) -> None:
+        """Drop those that have a result now; their twins take over what became of them, where that is known."""
+        self._leading = [task for task in self._leading if task.result is None]
+        if self._following:
+            self._follow()
+
+    def _follow(self) -> None:
+        following = self._following
+        self._following = []
+        for kind, task in following:
+            first = self._first[kind]
+            if first.result is None:
+                self._following.append((kind, task))
+                continue
+            task.result = self._as_twin(task, first)
+            if task.result is None:
+                self._first[kind] = task  # the ledger is asked, and further ones follow this one
+                self._leading.append(task)
+
+
+def _kind(task: Task) -> Hashable:
+    content = task.ask.content
+    return task.at if content is None else (task.at, content)

@@ -1,0 +1,23 @@
+"""The one policy for waiting: for busy events, and for a ledger that is out of reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from oncebridge.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncebridge.engine.task import Task
+
+POLL_US: Final = 50_000  # how often a busy event is asked for again
+CALL_TRIES: Final = 3  # a ledger call may be repeated: nonces and tokens make that harmless
+BACKOFF: Final = RetryPolicy(base_seconds=0.05, cap_seconds=1.0)  # between the tries of one ledger call
+OUTAGE_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)  # between batches, while the ledger is away
+
+
+def busy_wait_us(tasks: Sequence[Task], left_us: int) -> int:
+    """Return how long to wait before busy tasks are asked for again."""
+    soonest_us = min((task.answer.busy_us for task in tasks if task.answer is not None), default=0)
+    return max(1000, min(soonest_us, POLL_US, left_us))
