@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.redis.address import Address
     from oncebridge.ledgers.redis.calls import Calls
 
-LAYOUT: Final = 1
+#: Of the keys. Those of the first layout have other names, and are never read.
+LAYOUT: Final = 2
 SHARDS: Final = {"single": 1, "sentinel": 1, "cluster": 16}
 _MARK: Final = b"mark"
 
@@ -35,12 +36,26 @@ class Agreement:
         self._kept = self._agree(
             calls, {b"layout": b"%d" % LAYOUT, b"shards": shards, _MARK: secrets.token_hex(8).encode(), **first}
         )
-        if int(self._kept[b"layout"]) > LAYOUT:
-            raise LedgerRefused("this Redis ledger was written by a newer Oncebridge; update this one")
+        self._check_layout(int(self._kept[b"layout"]))
         names = {name.decode(): value for name, value in self._kept.items()}
         self.secret = agreed({name: names[name] for name in (SECRET, CHECK) if name in names}, secret)
-        # In braces: what a cluster chooses the slot by.
-        self.prefixes = [f"{base_of(address)}.{shard}}}:".encode() for shard in range(int(self._kept[b"shards"]))]
+        # A cluster chooses the slot by the part in braces.
+        self.prefixes = [
+            f"{base_of(address)}.{shard}}}{LAYOUT}:".encode() for shard in range(int(self._kept[b"shards"]))
+        ]
+
+    def _check_layout(self, layout: int) -> None:
+        """Refuse a ledger whose keys this version would read wrongly; nothing has been written by then."""
+        if layout > LAYOUT:
+            raise LedgerRefused("this Redis ledger was written by a newer Oncebridge; update this one")
+        if layout < LAYOUT:
+            name = self._address.name
+            raise LedgerRefused(
+                f"{self._address!r}: the ledger {name!r} was written by an older Oncebridge, in a layout that this one "
+                f"cannot read. Nothing was changed. Give this one a ledger of its own, such as ?name={name[:62]}-2 in "
+                "the URL, once the older workers have ended; their dead letters stay where they are, for the version "
+                "that wrote them"
+            )
 
     @property
     def mark(self) -> bytes:

@@ -37,8 +37,8 @@ class Calls(Protocol):
 
     lines: Lines
 
-    def start(self, script: Script, prefix: bytes, arguments: Words, *, soon: bool = False) -> Call:
-        """Send a script to where `prefix` lives; with `soon`, together with the call that comes next."""
+    def start(self, script: Script, prefix: bytes, arguments: Words) -> Call:
+        """Send a script to where `prefix` lives."""
         ...
 
     def run(self, script: Script, each: Sequence[tuple[bytes, Words]]) -> list[Any]:
@@ -71,12 +71,12 @@ class _Failed:
 class _Sent:
     """A call that was sent."""
 
-    def __init__(self, calls: SingleCalls, words: Words, script: Script | None, *, soon: bool) -> None:
+    def __init__(self, calls: SingleCalls, words: Words, script: Script | None) -> None:
         self._calls, self._words, self._script = calls, words, script
         self._connection = connection = calls.lines.to()
-        self._answer = connection.send(words, soon=soon)
+        self._answer = connection.send(words)
         # A call is believed only once enough replicas have it.
-        self._replicas: Answer | None = connection.send(calls.wait_words, soon=soon) if calls.wait_words else None
+        self._replicas: Answer | None = connection.send(calls.wait_words) if calls.wait_words else None
 
     def result(self) -> Any:
         address = self._calls.lines.address
@@ -105,19 +105,19 @@ class SingleCalls:
         self.wait_words = wait_words(address)
         self._known: set[bytes] = set()
 
-    def sent(self, words: Words, script: Script | None, *, soon: bool = False) -> Call:
-        """Send a call; where that fails, whoever waits for the answer learns of it."""
+    def sent(self, words: Words, script: Script | None) -> Call:
+        """Send a call; where that fails, its result raises the error."""
         try:
-            return _Sent(self, words, script, soon=soon)
+            return _Sent(self, words, script)
         except ERRORS as error:
             return _Failed(error, self.lines.address)
 
-    def start(self, script: Script, prefix: bytes, arguments: Words, *, soon: bool = False) -> Call:
+    def start(self, script: Script, prefix: bytes, arguments: Words) -> Call:
         """Send a script; the first time in full, so that the server knows it by its digest from then on."""
         if script.sha in self._known:
-            return self.sent((b"EVALSHA", script.sha, b"1", prefix, *arguments), script, soon=soon)
+            return self.sent((b"EVALSHA", script.sha, b"1", prefix, *arguments), script)
         self._known.add(script.sha)
-        return self.sent((b"EVAL", script.text, b"1", prefix, *arguments), None, soon=soon)
+        return self.sent((b"EVAL", script.text, b"1", prefix, *arguments), None)
 
     def run(self, script: Script, each: Sequence[tuple[bytes, Words]]) -> list[Any]:
         """Send all, then read all."""

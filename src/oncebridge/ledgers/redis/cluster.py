@@ -55,7 +55,7 @@ class ClusterCalls:
         self._wait_words = wait_words(address)
         self._masters: list[Place | None] = []  # of each slot
 
-    def start(self, script: Script, prefix: bytes, arguments: Words, *, soon: bool = False) -> Call:  # noqa: ARG002
+    def start(self, script: Script, prefix: bytes, arguments: Words) -> Call:
         """Run a script and wait for it: only `run` has several shards at work at the same time."""
         (value,) = self.run(script, [(prefix, arguments)])
         return _Done(value)

@@ -10,11 +10,11 @@ from collections import Counter
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 import msgspec
 
-from oncebridge.claim import SETTLED, Status
+from oncebridge.claim import SETTLED, Status, read_newest
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers import RETENTION_US
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Query
     from oncebridge.ledgers.redis.address import Address
 
-#: A script puts all it writes into one command, and Lua bounds how much that can be.
+#: A script puts all it writes into one command, and Lua bounds how much that can be. A chain is not divided, unless it
+#: is longer than the second number: then its rest is answered as busy.
 AT_ONCE: Final = 1000
+AT_ONCE_MAX: Final = 3000
 SCAN_AT_ONCE: Final = b"500"
-
-Item = TypeVar("Item")
 
 
 class Verb(NamedTuple):
@@ -46,7 +46,7 @@ class Verb(NamedTuple):
 
     script: str
     ask_of: Callable[[Any], Ask]
-    write: Callable[..., bytes]
+    write: Callable[[Any], bytes]
     read: Callable[[list[Any]], list[Any]]
 
 
@@ -54,7 +54,11 @@ def _read_kept(reply: list[int]) -> list[bool]:
     return [one == 1 for one in reply]
 
 
-_CLAIM: Final = Verb("claim", lambda ask: ask, wire.write_ask, wire.read_answers)
+def _itself(ask: Ask) -> Ask:
+    return ask
+
+
+_CLAIM: Final = Verb("claim", _itself, wire.write_ask, wire.read_answers)
 _EXTEND: Final = Verb("extend", attrgetter("ask"), wire.write_claim, _read_kept)
 _SETTLE: Final = Verb("settle", attrgetter("claim.ask"), wire.write_settlement, _read_kept)
 
@@ -116,7 +120,7 @@ class RedisLedger:
             self.is_another = True
             raise LedgerRefused(
                 f"{self.address!r} has come back empty, and another worker has begun it anew: events have other "
-                "keys there now. Nothing was acknowledged; whoever ends by this has to be started again"
+                "keys there now. Nothing was acknowledged; a worker that ends because of this must be started again"
             )
 
     def close(self) -> None:
@@ -138,7 +142,18 @@ class RedisLedger:
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
         """Ask for all events of a shard in one call."""
-        return self.start_claim(asks, nonce=nonce, lease_us=lease_us)()
+        try:
+            return self._claim(asks, nonce, lease_us)
+        except wire.Another:
+            self._begin_again()
+        try:
+            return self._claim(asks, nonce, lease_us)
+        except wire.Another:
+            raise LedgerUnavailable(f"{self.address!r} is emptied again and again") from None
+
+    def _claim(self, asks: Sequence[Ask], nonce: bytes, lease_us: int) -> list[Answer]:
+        self._remember_handlers(asks)
+        return self._started(_CLAIM, [nonce, b"%d" % lease_us, self._mark], asks)()
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
@@ -146,57 +161,24 @@ class RedisLedger:
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
-        return self._started(_SETTLE, [], settlements)()
+        return self.start_settle(settlements)()
 
-    def start_claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> Callable[[], list[Answer]]:
-        """Send an ask for events."""
-        under_way = self._started_claim(asks, nonce, lease_us)
+    def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
+        """Send the ends of claims."""
+        return self._started(_SETTLE, [self._retention_s], settlements)
 
-        def answers() -> list[Answer]:
-            try:
-                return under_way()
-            except wire.Another:
-                self._begin_again()
-            try:
-                return self._started_claim(asks, nonce, lease_us)()
-            except wire.Another:
-                raise LedgerUnavailable(f"{self.address!r} is emptied again and again") from None
-
-        return answers
-
-    def _started_claim(self, asks: Sequence[Ask], nonce: bytes, lease_us: int) -> Callable[[], list[Answer]]:
-        self._remember_handlers(asks)
-        return self._started(_CLAIM, [nonce, b"%d" % lease_us, self._mark], asks)
-
-    def start_settle(self, settlements: Sequence[Settlement], *, soon: bool) -> Callable[[], list[bool]]:
-        """Send the ends of claims; with `soon`, with the next call or when somebody waits for them."""
-        return self._started(_SETTLE, [], settlements, soon=soon)
-
-    def _started(
-        self, verb: Verb, head: list[bytes], items: Sequence[Any], *, soon: bool = False
-    ) -> Callable[[], list[Any]]:
-        """Send a call, and return what waits for its answer. Several calls, as on a cluster, are waited for at once."""
+    def _started(self, verb: Verb, head: list[bytes], items: Sequence[Any]) -> Callable[[], list[Any]]:
+        """Send a call, and return a function that waits for its answer. Several calls, as on a cluster, end here."""
         if len(self._prefixes) != 1 or not 0 < len(items) <= AT_ONCE:
-            return _answered(lambda: self._in_shards(verb, head, items))
-        words = [self._retention_s, *head, *[verb.write(item, entity=verb.ask_of(item).entity) for item in items]]
-        call = self._open_calls.start(script(verb.script), self._prefixes[0], words, soon=soon)
+            return _answered(partial(self._in_shards, verb, head, items))
+        call = self._open_calls.start(script(verb.script), self._prefixes[0], [*head, *map(verb.write, items)])
         return lambda: verb.read(call.result())
 
     def _in_shards(self, verb: Verb, head: list[bytes], items: Sequence[Any]) -> list[Any]:
         """Write each item to its shard's call, run all calls, and bring the answers into order."""
-        places: dict[int, list[int]] = {}
-        for number, item in enumerate(items):
-            places.setdefault(self._place(verb.ask_of(item))[0], []).append(number)
-        each = [
-            (shard, numbers[at : at + AT_ONCE])
-            for shard, numbers in places.items()
-            for at in range(0, len(numbers), AT_ONCE)
-        ]
+        each = self._shares([verb.ask_of(item) for item in items])
         calls = [
-            (
-                self._prefixes[shard],
-                [self._retention_s, *head, *[self._word(verb, items[number]) for number in numbers]],
-            )
+            (self._prefixes[shard], [*head, *[self._written(verb, items[number]) for number in numbers]])
             for shard, numbers in each
         ]
         answers: list[Any] = [None] * len(items)
@@ -205,18 +187,37 @@ class RedisLedger:
                 answers[number] = answer
         return answers
 
-    def _word(self, verb: Verb, item: Any) -> bytes:
-        return verb.write(item, entity=self._place(verb.ask_of(item))[1])
+    def _shares(self, asks: Sequence[Ask]) -> list[tuple[int, list[int]]]:
+        """Divide asks into calls, each with its shard and the numbers of its asks; those of a chain go together."""
+        each: list[tuple[int, list[int]]] = []
+        latest: dict[int, list[int]] = {}
+        of_chain: dict[bytes, list[int]] = {}
+        for number, ask in enumerate(asks):
+            shard, entity = self._place(ask)
+            share = None if entity is None else of_chain.get(entity)
+            if share is None or len(share) >= AT_ONCE_MAX:
+                share = latest.get(shard)
+                if share is None or len(share) >= AT_ONCE:
+                    share = latest[shard] = []
+                    each.append((shard, share))
+                if entity is not None:
+                    of_chain[entity] = share
+            share.append(number)
+        return each
+
+    def _written(self, verb: Verb, item: Any) -> bytes:
+        if verb is _CLAIM and self._place(item)[1] != item.entity:
+            item = msgspec.structs.replace(item, entity=None)
+        return verb.write(item)
 
     def _place(self, ask: Ask) -> tuple[int, bytes | None]:
         """Return the shard of an event, and its entity if that is in the same one."""
-        if len(self._prefixes) == 1:
-            return 0, ask.entity
-        shard = (ask.home or ask.entity or ask.key)[0] % len(self._prefixes)
-        if ask.entity is not None and ask.entity[0] % len(self._prefixes) != shard:
+        number, entity = len(self._prefixes), ask.entity
+        shard = (ask.home or entity or ask.key)[0] % number
+        if entity is not None and entity[0] % number != shard:
             # A letter whose profile has changed since: it is redriven as a fact.
             return shard, None
-        return shard, ask.entity
+        return shard, entity
 
     def _remember_handlers(self, asks: Sequence[Ask]) -> None:
         """Write down each handler's name once, so that events can be looked up for all of them."""
@@ -245,53 +246,59 @@ class RedisLedger:
         for shard, found in enumerate(calls.run(script("get"), [(prefix, ids) for prefix in self._prefixes])):
             for handler, id_, one in zip(handlers, ids, found, strict=True):
                 if len(one) == wire.FOUND_RECORD:
-                    entries.append(self._record_entry(shard, id_, one[0], one[1]))
+                    entries += [entry for entry, _ in self._entries(shard, {id_: one[0]}, [one[1]])]
                 elif one:
                     entries.append(Entry(key=key, handler=handler, status=wire.STATUSES[one[0][:1]]))
         return entries
 
-    def _record_entry(self, shard: int, id_: bytes, text: bytes, letter: bytes) -> Entry:
-        record, lease_us = wire.read_record(text), 0
-        self._seen_handlers.add(record.about.handler)
-        if record.status is Status.CLAIMED and record.about.entity is not None:
-            lease_us = self._entity_lease_us(self._prefixes[shard], record.about.entity, record.token)
-        return wire.record_entry(id_, record, home=bytes([shard]), lease_until_us=lease_us, letter=letter)
+    def _entries(
+        self, shard: int, texts: dict[bytes, bytes], letters: Sequence[bytes | None]
+    ) -> Iterator[tuple[Entry, wire.About]]:
+        """Show records to people, each with its letter; a claimed state with its entity's lease."""
+        records = {id_: wire.read_record(text) for id_, text in texts.items()}
+        claimed = {record.entity for record in records.values() if record.status is Status.CLAIMED} - {None}
+        entities = self._entities(self._prefixes[shard], [entity for entity in claimed if entity is not None])
+        for (id_, record), letter in zip(records.items(), letters, strict=True):
+            self._seen_handlers.add(record.about.handler)
+            held = entities.get(record.entity or b"")
+            lease_us = held.lease_until_us if held is not None and held.nonce == record.nonce else 0
+            entry = wire.record_entry(id_, record, home=bytes([shard]), lease_until_us=lease_us, letter=letter or b"")
+            yield entry, record.about
 
-    def _entity_lease_us(self, prefix: bytes, key: bytes, token: int) -> int:
-        """Return until when an entity is held under a token; 0 if another has taken it over since."""
-        kept = self._open_calls.command(prefix, b"GET", prefix + b"n:" + key)
-        entity = wire.read_entity(kept) if kept else None
-        return entity.lease_until_us if entity is not None and entity.token == token else 0
+    def _entities(self, prefix: bytes, keys: list[bytes]) -> dict[bytes, wire.Held]:
+        """Read entities, those that are there."""
+        if not keys:
+            return {}
+        found = self._open_calls.command(prefix, b"MGET", *[prefix + b"n:" + key for key in keys])
+        return {key: wire.read_entity(text) for key, text in zip(keys, found, strict=True) if text is not None}
 
     def scan(self, query: Query) -> Iterator[Entry]:
-        """Go through what is unfinished or dead, or through all entities; the longest unchanged first."""
-        found = self._newest_states() if query.entities else self._unfinished()
-        entries = sorted(
-            (entry for entry, about in found if _matches(query, entry, about)), key=lambda entry: entry.changed_us
-        )
-        yield from entries[: query.limit]
+        """Go through everything unfinished or dead, or through all entities; the longest unchanged first."""
+        found = self._newest_states(query) if query.entities else self._unfinished(query)
+        yield from sorted(found, key=attrgetter("changed_us"))[: query.limit]
 
-    def _unfinished(self) -> Iterator[tuple[Entry, wire.About]]:
+    def _unfinished(self, query: Query) -> Iterator[Entry]:
         for shard, prefix in enumerate(self._prefixes):
             for batch in self._hash_scan(prefix + b"open"):
-                ids = list(batch)
-                letters = self._open_calls.command(prefix, b"HMGET", prefix + b"letters", *ids)
-                for id_, letter in zip(ids, letters, strict=True):
-                    entry = self._record_entry(shard, id_, batch[id_], letter or b"")
-                    about = wire.read_record(batch[id_]).about
-                    yield msgspec.structs.replace(entry, raw=None, detail=""), about
+                letters = self._open_calls.command(prefix, b"HMGET", prefix + b"letters", *batch)
+                for entry, about in self._entries(shard, batch, letters):
+                    if _matches(query, entry, about):
+                        yield msgspec.structs.replace(entry, raw=None, detail="")
             for batch in self._key_scan(prefix, b"e:"):
                 for key, text in batch.items():
                     record = wire.read_record(text)
-                    yield wire.record_entry(key[len(prefix) + 2 :], record, home=bytes([shard])), record.about
+                    entry = wire.record_entry(key[len(prefix) + 2 :], record, home=bytes([shard]))
+                    if _matches(query, entry, record.about):
+                        yield entry
 
-    def _newest_states(self) -> Iterator[tuple[Entry, wire.About]]:
+    def _newest_states(self, query: Query) -> Iterator[Entry]:
         for prefix in self._prefixes:
             for batch in self._key_scan(prefix, b"n:"):
                 for text in batch.values():
-                    entity = wire.read_entity(text)
-                    if entity.about is not None:
-                        yield wire.newest_entry(entity, entity.about), entity.about
+                    held = wire.read_entity(text)
+                    newest = read_newest(held.data)
+                    if newest.key is not None and query.is_about(newest.conversation, newest.user):
+                        yield Entry.of_newest(newest, changed_us=held.changed_us, lease_until_us=held.lease_until_us)
 
     def _hash_scan(self, key: bytes) -> Iterator[dict[bytes, bytes]]:
         """Go through a hash without holding the server up."""
@@ -332,7 +339,7 @@ class RedisLedger:
         return dict(counts)
 
     def purge(self, *, older_than_us: int) -> int:
-        """Drop whole days, and what stands alone; entities that rest since. Servers forget by themselves, too."""
+        """Drop whole days, events without a shared time, and entities at rest. Servers forget by themselves, too."""
         forgotten = 0
         for prefix in self._prefixes:
             before_us = self._now_us(prefix) - older_than_us
@@ -348,9 +355,7 @@ class RedisLedger:
     def _drop(self, prefix: bytes, before_us: int, what: bytes, which: list[bytes]) -> int:
         forgotten = 0
         while True:
-            ((number, more),) = self._open_calls.run(
-                script("purge"), [(prefix, [self._retention_s, b"%d" % before_us, what, *which])]
-            )
+            ((number, more),) = self._open_calls.run(script("purge"), [(prefix, [b"%d" % before_us, what, *which])])
             forgotten += int(number)
             if not more:
                 return forgotten
@@ -368,8 +373,8 @@ def _calls(address: Address, clock: Clock) -> Calls:
     return ClusterCalls(address, clock) if address.kind == "cluster" else SingleCalls(address, clock)
 
 
-def _answered(call: Callable[[], Item]) -> Callable[[], Item]:
-    """Make a call now, and keep its answer or its error for whoever asks."""
+def _answered(call: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+    """Make a call now, and keep its answer or its error."""
     try:
         answer = call()
     except (LedgerUnavailable, wire.Another) as error:
@@ -382,10 +387,8 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def _matches(query: Query, entry: Entry, about: wire.About) -> bool:
-    """Tell whether an entry is looked for. Without a status given, only what is unfinished or dead is gone through."""
+    """Tell whether an entry is looked for; without a status given, only unfinished and dead ones are."""
     if not query.is_about(about.conversation, about.user):
         return False
-    if query.entities:
-        return True
     is_wanted = bool(query.statuses) or entry.status not in SETTLED - {Status.DEAD}
     return is_wanted and query.matches(entry.status, entry.topic, entry.changed_us, entry.reason or None)

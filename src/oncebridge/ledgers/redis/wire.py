@@ -13,16 +13,14 @@ from zlib import crc32
 
 import msgspec
 
-from oncebridge.claim import Answer, Outcome, Status, Verdict
+from oncebridge.claim import Answer, Chain, Outcome, Status, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.ledgers import DAY_MS
 from oncebridge.ledgers.protocol import Entry
 
 if TYPE_CHECKING:
     from oncebridge.claim import Ask, Claim, Letter, Settlement
-    from oncebridge.identity import Moment
 
-_MILLION: Final = 1_000_000
 _BYTES: Final = [bytes([number]) for number in range(256)]
 _NO_ENVELOPE: Final = b"\0\0\0"
 _NO_DAY: Final = b"\0\0\0\0"
@@ -41,12 +39,21 @@ STATUSES: Final = {
 _LETTERS: Final = {status: letter for letter, status in STATUSES.items()}
 _OUTCOMES: Final = {outcome: _LETTERS[Status(outcome.value)] for outcome in Outcome}
 
+#: The flags of asks and records.
+ALONE, LETTER, CONTENT, ENVELOPE, SHARED, STATE, REDRIVE = (1 << bit for bit in range(7))
+#: Of settlements, beside SHARED.
+CHAIN, FREES = 32, 64
+DIGEST_BYTES: Final = 16
+
 _double = struct.Struct(">d").pack
-_two_doubles = struct.Struct(">dd").pack
 _day = struct.Struct(">i").pack
-_granted = struct.Struct(">dH").unpack_from
-_head: Final = struct.Struct(">c B H 8s d d d d 3s")
-_entity_head: Final = struct.Struct(">d d d B")
+_letter_length = struct.Struct(">I").pack
+_regranted = struct.Struct(">dHH").unpack_from
+_busy = struct.Struct(">d").unpack_from
+_chain = struct.Struct(">ddc")
+_record_head: Final = struct.Struct(">c B H 8s d d d d 3s")
+_entity_head: Final = struct.Struct(">d d c")
+_entity_hold: Final = struct.Struct(">d 8s")
 
 
 class About(msgspec.Struct, frozen=True, array_like=True):
@@ -57,9 +64,8 @@ class About(msgspec.Struct, frozen=True, array_like=True):
     time_ms: int | None = None
     conversation: bytes | None = None
     user: bytes | None = None
-    entity: bytes | None = None
+    #: Only of named handlers: there the id is not the key.
     handler: str = ""
-    #: Only where the id is not the key, or is not beside it: of named handlers, and of states.
     key: bytes | None = None
 
 
@@ -96,86 +102,77 @@ def _envelope(envelope: str | None) -> bytes:
     return _NO_ENVELOPE if envelope is None else (crc32(envelope.encode()) & 0xFFFFFF).to_bytes(3, "big")
 
 
-def write_ask(ask: Ask, *, entity: bytes | None) -> bytes:
-    """Write one ask. `entity` is the ask's own, or None where its place is elsewhere."""
-    flags = 1 if ask.alone else 0
-    envelope, day, state, content = _NO_ENVELOPE, _NO_DAY, b"", b""
-    if ask.envelope is not None:
-        flags += 8
-        envelope = _envelope(ask.envelope)
-    if ask.shared_ms is not None:
-        flags += 16
-        day = _day_bytes(ask.shared_ms // DAY_MS)
-    if ask.content is not None:
-        flags += 4
-        content = ask.content
+def write_ask(ask: Ask) -> bytes:
+    """Write one ask."""
+    flags, key, handler, envelope = 0, ask.key, ask.handler, ask.envelope
+    content, entity, shared_ms = ask.content, ask.entity, ask.shared_ms
+    if envelope is not None:
+        flags = ENVELOPE
+    if ask.alone:
+        flags |= ALONE
+    if content is not None:
+        flags |= CONTENT
+    if shared_ms is not None:
+        flags |= SHARED
     if ask.redrive:
-        flags += 66 if ask.force else 2
+        flags |= REDRIVE
     if entity is not None:
-        flags += 160 if ask.stale else 32
-        state = entity + (ask.state or bytes(16)) + _double(ask.echo_window_ns) + _moment(ask.moment)
-    key, handler = ask.key, ask.handler
-    about = _encode(
-        (
-            ask.envelope,
-            ask.topic,
-            ask.time_ms,
-            ask.conversation,
-            ask.user,
-            entity,
-            handler,
-            None if entity is None and not handler else key,
-        )
-    )
-    return b"".join((_BYTES[flags], day, id_of(key, handler), envelope, state, content, about))
-
-
-def write_claim(claim: Claim, *, entity: bytes | None) -> bytes:
-    """Write one claim to be extended."""
-    return id_of(claim.ask.key, claim.ask.handler) + _double(claim.token) + (entity or b"")
-
-
-def write_settlement(settlement: Settlement, *, entity: bytes | None) -> bytes:
-    """Write the end of one claim."""
-    claim = settlement.claim
-    ask, token = claim.ask, claim.token
-    flags, day, state = 0, _NO_DAY, b""
-    if ask.shared_ms is not None:
-        flags += 16
-        day = _day_bytes(ask.shared_ms // DAY_MS)
-    if entity is not None:
-        flags += 32
-        state = entity + (ask.state or bytes(16)) + _moment(ask.moment)
-    status = _OUTCOMES[settlement.outcome]
+        flags |= STATE
+    about = (envelope, ask.topic, ask.time_ms, ask.conversation, ask.user)
     return b"".join((
-        status,
+        _BYTES[flags],
+        _NO_DAY if shared_ms is None else _day_bytes(shared_ms // DAY_MS),
+        id_of(key, handler),
+        _envelope(envelope),
+        entity or b"",
+        content or b"",
+        _encode((*about, handler, key) if handler else about),
+    ))  # fmt: skip
+
+
+def write_claim(claim: Claim) -> bytes:
+    """Write one claim to be extended; a state's is its chain's."""
+    ask = claim.ask
+    if claim.chain is not None and ask.entity is not None:
+        return b"s" + ask.entity + _double(claim.chain.top)
+    return b"f" + id_of(ask.key, ask.handler) + _double(claim.token)
+
+
+def write_settlement(settlement: Settlement) -> bytes:
+    """Write the end of one claim."""
+    claim, outcome = settlement.claim, settlement.outcome
+    ask, chain = claim.ask, claim.chain
+    flags, day, entity, top, data = 0, _NO_DAY, b"", b"", b""
+    if ask.shared_ms is not None:
+        flags, day = SHARED, _day_bytes(ask.shared_ms // DAY_MS)
+    if chain is not None and ask.entity is not None:
+        flags |= CHAIN | FREES if settlement.frees else CHAIN
+        entity, top, data = ask.entity, _double(chain.top), settlement.data
+    return b"".join((
+        _OUTCOMES[outcome],
         _BYTES[flags],
         day,
         id_of(ask.key, ask.handler),
-        _double(token),
-        status,
-        _envelope(ask.envelope),
-        (token & 0xFFFFFF).to_bytes(3, "big"),
-        _double(settlement.retry_in_us),
-        state,
-        b"" if settlement.letter is None else _letter(settlement.letter),
+        _double(claim.token),
+        entity,
+        top,
+        _only_some_have(settlement) if outcome in _WITH_MORE else b"",
+        data,
     ))  # fmt: skip
+
+
+_WITH_MORE: Final = frozenset({Outcome.RETRY, Outcome.DEAD})
+
+
+def _only_some_have(settlement: Settlement) -> bytes:
+    if settlement.outcome is Outcome.RETRY:
+        return _double(settlement.retry_in_us)
+    letter = b"" if settlement.letter is None else _letter(settlement.letter)
+    return _letter_length(len(letter)) + letter
 
 
 def _letter(letter: Letter) -> bytes:
     return _encode((letter.reason, letter.raw, letter.detail))
-
-
-def _moment(moment: Moment) -> bytes:
-    """Write a moment, its length first; big numbers in two parts, since scripts know only doubles."""
-    flags = (0 if moment.version is None else 1) + (2 if moment.echoes else 0)
-    parts = [flags.to_bytes(1, "big")]
-    if moment.version is not None:
-        parts.append(_two_doubles(*divmod(moment.version, _MILLION)))
-    parts.append(len(moment.times).to_bytes(1, "big"))
-    parts += [b"\0" if time is None else b"\1" + _two_doubles(*divmod(time, _MILLION)) for time in moment.times]
-    text = b"".join(parts)
-    return len(text).to_bytes(1, "big") + text
 
 
 # --- from the scripts --------------------------------------------------------------------------------
@@ -185,37 +182,59 @@ class Another(Exception):
     """A shard is not that of the ledger that was opened: it was emptied, or begun anew."""
 
 
+#: How the script numbers granted states: the chain, counted from 1, times this, and the place in the chain.
+_PLACES_BITS: Final = 12
+_PLACE: Final = (1 << _PLACES_BITS) - 1
+_AFTER_RUN_OUT: Final = b"r"
+_FREE: Final = b"f"
+
+_PLAIN: Final = {
+    b"w": Answer(Verdict.FRESH),
+    b"z": Answer(Verdict.BUSY),
+    b"n": Answer(Verdict.REPUBLISH),
+    **{
+        b"d" + letter + same: Answer(verdict, was=status)
+        for letter, status in STATUSES.items()
+        for same, verdict in ((b"=", Verdict.REDELIVERY), (b"~", Verdict.REPUBLISH))
+    },
+}
+
+
 def read_answers(reply: list[Any] | bytes) -> list[Answer]:
     """Read what the claim script answers."""
     if isinstance(reply, bytes):
         raise Another
-    token = reply[0]
-    granted = Answer(Verdict.FRESH, token)
-    return [granted if one == 0 else _answer(one) for one in reply[1:]]
+    now_us, granted, *each = reply
+    firsts: list[int] = [0]
+    chains: list[Chain | None] = [None]
+    for text in granted:
+        first, top, hold = _chain.unpack_from(text)
+        firsts.append(int(first))
+        chains.append(Chain(int(top), text[_chain.size :], hold == _AFTER_RUN_OUT, now_us))
+    fact, fresh = Answer(Verdict.FRESH, now_us), Verdict.FRESH
+    answers = []
+    for one in each:
+        if one.__class__ is not int:
+            answers.append(_PLAIN.get(one) or _answer(one, chains))
+        elif one == 0:
+            answers.append(fact)
+        else:
+            number = one >> _PLACES_BITS
+            answers.append(Answer(fresh, firsts[number] + (one & _PLACE), 1, None, None, 0, chains[number]))
+    return answers
 
 
-_PLAIN: Final = {
-    b"w": Answer(Verdict.FRESH),
-    b"e": Answer(Verdict.ECHO),
-    b"s": Answer(Verdict.STALE),
-    b"n": Answer(Verdict.REPUBLISH),
-}
-
-
-def _answer(one: bytes) -> Answer:
+def _answer(one: bytes, chains: list[Chain | None]) -> Answer:
     kind = one[:1]
-    if kind == b"d":
-        same = one[2:3] == b"="
-        of = _about(one[3:]).envelope if len(one) > 3 else None  # noqa: PLR2004 - a bucket does not know more
-        return Answer(Verdict.REDELIVERY if same else Verdict.REPUBLISH, of=of, was=STATUSES[one[1:2]])
     if kind == b"g":
-        token, attempt = _granted(one, 1)
-        return Answer(Verdict.FRESH, int(token), attempt)
+        token, attempt, number = _regranted(one, 1)
+        return Answer(Verdict.FRESH, int(token), attempt, chain=chains[number])
     if kind == b"b":
-        return Answer(Verdict.BUSY, busy_us=int(struct.unpack_from(">d", one, 1)[0]))
+        return Answer(Verdict.BUSY, busy_us=int(_busy(one, 1)[0]))
     if kind == b"k":
         return Answer(Verdict.CONFLICT, of=_about(one[1:]).envelope)
-    return _PLAIN[kind]
+    verdict = Verdict.REDELIVERY if one[2:3] == b"=" else Verdict.REPUBLISH
+    return Answer(verdict, of=_about(one[3:]).envelope, was=STATUSES[one[1:2]])
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -224,18 +243,27 @@ class Record(msgspec.Struct, frozen=True):
     status: Status
     letter: bool
     attempts: int
-    token: int
+    nonce: bytes
     lease_until_us: int
     changed_us: int
     retry_at_us: int
+    entity: bytes | None
     about: About
 
 
 def read_record(text: bytes) -> Record:
     """Read a record as scripts write it."""
-    status, flags, attempts, _, token, lease, changed, again, _ = _head.unpack_from(text)
-    about = _about(text[_head.size + (16 if flags & 4 else 0) :])
-    return Record(STATUSES[status], bool(flags & 2), attempts, int(token), int(lease), int(changed), int(again), about)
+    status, flags, attempts, nonce, _, lease, changed, again, _ = _record_head.unpack_from(text)
+    at, entity = _record_head.size, None
+    if flags & STATE:
+        entity = text[at : at + DIGEST_BYTES]
+        at += DIGEST_BYTES
+    if flags & CONTENT:
+        at += DIGEST_BYTES
+    has_letter = bool(flags & LETTER)
+    return Record(
+        STATUSES[status], has_letter, attempts, nonce, int(lease), int(changed), int(again), entity, _about(text[at:])
+    )
 
 
 def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int = 0, letter: bytes = b"") -> Entry:
@@ -260,35 +288,23 @@ def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int
     )
 
 
-class NewestState(msgspec.Struct, frozen=True):
-    """An entity's newest state, and whether somebody holds it."""
+class Held(msgspec.Struct, frozen=True):
+    """An entity: who holds it, and the data that its last settle left."""
 
-    token: int
+    nonce: bytes
     lease_until_us: int
     changed_us: int
-    about: About | None
+    data: bytes
 
 
-def read_entity(text: bytes) -> NewestState:
+def read_entity(text: bytes) -> Held:
     """Read an entity as scripts write it."""
-    token, lease, changed, flags = _entity_head.unpack_from(text)
-    at = _entity_head.size + (16 if flags & 2 else 0)
-    at += 1 + text[at]
-    at += 1 + text[at]
-    return NewestState(int(token), int(lease), int(changed), _about(text[at:]) if flags & 2 else None)
-
-
-def newest_entry(entity: NewestState, about: About) -> Entry:
-    """Show an entity's newest state to people."""
-    return Entry(
-        key=about.key or b"",
-        status=Status.CLAIMED if entity.lease_until_us else Status.DONE,
-        topic=about.topic,
-        time_ms=about.time_ms,
-        envelope=about.envelope,
-        changed_us=entity.changed_us,
-        lease_until_us=entity.lease_until_us,
-    )
+    _, changed, hold = _entity_head.unpack_from(text)
+    at = _entity_head.size
+    if hold == _FREE:
+        return Held(b"", 0, int(changed), text[at:])
+    lease, nonce = _entity_hold.unpack_from(text, at)
+    return Held(nonce, int(lease), int(changed), text[at + _entity_hold.size :])
 
 
 class Day(msgspec.Struct, frozen=True):

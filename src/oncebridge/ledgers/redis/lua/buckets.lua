@@ -39,7 +39,8 @@ local function split(found, day)
   found.buckets = found.buckets + 1
 end
 
-local COUNTED = {D = 'done', e = 'echo', s = 'stale'}
+-- Which statuses are in buckets, and where their days count them.
+local IN_BUCKETS = {D = 'done', e = 'echo', s = 'stale'}
 
 -- Keep an event: short is what a bucket says of it, its status first.
 local function into_bucket(found, id, short)
@@ -48,7 +49,7 @@ local function into_bucket(found, id, short)
   local key = bucket_of(found, id, 1)
   if call('HSET', key, sub(id, 1, SHORT), short) == 1 then
     found.n = found.n + 1
-    local column = COUNTED[sub(short, 1, 1)]
+    local column = IN_BUCKETS[sub(short, 1, 1)]
     found[column] = found[column] + 1
     if found.n >= (found.buckets + 1) * FILL then split(found, day) end
   end
@@ -62,8 +63,4 @@ local function write_days()
       call('HSET', DAYS, day, pack('>ddddd', found.newest, found.n, found.done, found.echo, found.stale))
     end
   end
-end
-
-local function alone_with_life(id, record)
-  call('SET', PREFIX .. 'e:' .. id, record, 'EX', RETENTION_S)
 end

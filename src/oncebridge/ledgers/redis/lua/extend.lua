@@ -1,33 +1,34 @@
--- Let claims run longer. ARGV: lease in microseconds, then a claim each: 1-16 id | 17-24 token | its entity, for a state.
+-- Extend claims. ARGV: lease in microseconds, then a claim each:
+--   f | 2-17 id | 18-25 token; or for a chain: s | 2-17 entity | 18-25 top token
 
--- include places buckets records entities
+-- include places records entities
 
-local LEASE = tonumber(ARGV[2])
-local FIRST = 2
-local ids = {}
-for i = FIRST + 1, #ARGV do ids[i - FIRST] = sub(ARGV[i], 1, 16) end
-local records = call('HMGET', OPEN, unpack(ids))
-local written, kept = {}, {}
+local BEFORE = 1
+local FACT, AT, AT_END, TOKEN, TOKEN_END = 'f', 2, 17, 18, 25
+local UNTIL_TEXT = pack('>d', NOW + tonumber(ARGV[1]))
 
-for i, id in ipairs(ids) do
-  local claim, record = ARGV[FIRST + i], records[i]
-  kept[i] = 0
-  if record and sub(record, 1, 1) == 'c' and sub(record, 13, 20) == sub(claim, 17, 24) then
-    if #claim == 24 then
-      written[#written + 1] = id
-      written[#written + 1] = sub(record, 1, 20) .. pack('>d', NOW + LEASE) .. sub(record, 29)
-      kept[i] = 1
-    else
-      local at = sub(claim, 25, 40)
-      local entity = read_entity(call('GET', PREFIX .. 'n:' .. at))
-      if entity.token == unpack_struct('>d', claim, 17) then
-        entity.lease = NOW + LEASE
-        write_entity(at, entity)
-        kept[i] = 1
-      end
-    end
-  end
+local function extend_fact(id, token)
+  local record = call('HGET', OPEN, id)
+  if not record or sub(record, 1, 1) ~= CLAIMED or sub(record, TOKEN_AT, LEASE_AT - 1) ~= token then return 0 end
+  call('HSET', OPEN, id, sub(record, 1, LEASE_AT - 1) .. UNTIL_TEXT .. sub(record, CHANGED_AT))
+  return 1
 end
 
-if #written > 0 then call('HSET', OPEN, unpack(written)) end
+local function extend_chain(key, top)
+  local text = call('GET', key)
+  if not text or sub(text, 1, TOP_END) ~= top or sub(text, HOLD_AT, HOLD_AT) == FREE then return 0 end
+  call('SET', key, sub(text, 1, HOLD_AT) .. UNTIL_TEXT .. sub(text, HOLDER_AT))
+  return 1
+end
+
+local kept = {}
+for i = 1, #ARGV - BEFORE do
+  local claim = ARGV[BEFORE + i]
+  local at, token = sub(claim, AT, AT_END), sub(claim, TOKEN, TOKEN_END)
+  if sub(claim, 1, 1) == FACT then
+    kept[i] = extend_fact(at, token)
+  else
+    kept[i] = extend_chain(ENTITY .. at, token)
+  end
+end
 return kept

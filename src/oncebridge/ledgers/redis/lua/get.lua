@@ -6,7 +6,7 @@
 local found = {}
 local all_days = call('HKEYS', DAYS)
 for i, id in ipairs(ARGV) do
-  local record = call('HGET', OPEN, id) or call('GET', PREFIX .. 'e:' .. id)
+  local record = call('HGET', OPEN, id) or call('GET', EVENT .. id)
   if record then
     found[i] = {record, call('HGET', LETTERS, id) or '', 'record'}
   else

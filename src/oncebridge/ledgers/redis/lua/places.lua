@@ -1,6 +1,6 @@
 -- Where things are, in every script. KEYS[1] is the shard's prefix; it carries the shard's hash tag.
 --
---   <prefix>open      hash, id -> record: whatever is claimed, failed, given back, dead or discarded
+--   <prefix>open      hash, id -> record: events that are claimed, failed, given back, dead or discarded
 --   <prefix>letters   hash, id -> what a dead letter holds
 --   <prefix>days      hash, day -> newest settle, places taken, done, echo, stale: five doubles
 --   <prefix>D:B       hash, first bytes of the id -> status, envelope, token: bucket B of event day D
@@ -14,6 +14,7 @@
 
 local PREFIX = KEYS[1]
 local OPEN, LETTERS, DAYS = PREFIX .. 'open', PREFIX .. 'letters', PREFIX .. 'days'
+local EVENT, ENTITY = PREFIX .. 'e:', PREFIX .. 'n:'
 local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
 local pack, unpack_struct, floor = struct.pack, struct.unpack, math.floor
 
