@@ -10,13 +10,15 @@ import pytest
 import oncebridge.engine.flow
 from oncebridge import Bridge, LedgerRefused, LedgerUnavailable, Settings
 from oncebridge.claim import Ask, Claim, Status
-from oncebridge.engine.claimer import CLAIM_TRIES, Claimer, ledger_breaker
-from oncebridge.engine.extender import Held, LeaseExtender
+from oncebridge.engine.claimer import Claimer, ledger_breaker
+from oncebridge.engine.extender import LeaseExtender
+from oncebridge.engine.task import Lease
+from oncebridge.engine.waiting import CALL_TRIES
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.sources.file import OUTAGE_PATIENCE_US, FileRun
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.faults import Fault, faulty, lose_connection
-from payloads import ACW, PRESENCE, TIME_MS, envelope, raw
+from payloads import ACW, AUDITS, PRESENCE, TIME_MS, envelope, raw
 
 LEASE_S = 30
 CAP_S = 10
@@ -97,11 +99,11 @@ class WithoutBreaker(Claimer):
 
     def claim(self, asked):
         """Try three times, every time."""
-        for attempt in range(CLAIM_TRIES):
+        for attempt in range(CALL_TRIES):
             try:
-                return self._ledger.claim(asked.asks, nonce=b"12345678", lease_us=self._lease_us)
+                return self._ledger.claim(asked.asks, nonce=b"12345678", lease_us=self.lease_us)
             except LedgerUnavailable:
-                if attempt == CLAIM_TRIES - 1:
+                if attempt == CALL_TRIES - 1:
                     raise
         raise AssertionError
 
@@ -111,9 +113,9 @@ class WithoutNonce(Claimer):
 
     def claim(self, asked):
         """Try three times, each under a nonce of its own."""
-        for _ in range(CLAIM_TRIES):
+        for _ in range(CALL_TRIES):
             try:
-                return self._ledger.claim(asked.asks, nonce=secrets.token_bytes(8), lease_us=self._lease_us)
+                return self._ledger.claim(asked.asks, nonce=secrets.token_bytes(8), lease_us=self.lease_us)
             except LedgerUnavailable:
                 continue
         raise AssertionError
@@ -312,9 +314,9 @@ def test_extend_that_comes_through_closes_it(ledger, clock):
     keeper = LeaseExtender(ledger, breaker, clock, lease_us=LEASE_S * 1_000_000, handler_timeout_us=900_000_000)
     ask = Ask(key=b"key")
     (answer,) = ledger.claim([ask], nonce=b"12345678", lease_us=LEASE_S * 1_000_000)
-    held = Held(Claim(ask, answer.token), clock.monotonic_us())
+    held = Lease(Claim(ask, answer.token), clock.monotonic_us())
     goes(ledger)
-    for _ in range(CLAIM_TRIES + 1):
+    for _ in range(CALL_TRIES + 1):
         with pytest.raises(LedgerUnavailable):
             keeper.ensure(held, clock.monotonic_us())
     assert breaker.retry_in_us > 0
@@ -324,12 +326,12 @@ def test_extend_that_comes_through_closes_it(ledger, clock):
 
 
 class Holder:
-    """Holds claims that are to be kept alive."""
+    """Holds leases that are to be extended."""
 
     is_over = False
 
-    def __init__(self, *held):
-        self.held = list(held)
+    def __init__(self, *leases):
+        self.leases = list(leases)
 
 
 @pytest.mark.parametrize("error", [LedgerUnavailable, LedgerRefused])
@@ -341,7 +343,7 @@ def test_claims_are_extended_again_when_the_ledger_is_back(error, ledger, clock)
     )
     ask = Ask(key=b"key")
     (answer,) = ledger.claim([ask], nonce=b"12345678", lease_us=LEASE_S * 1_000_000)
-    held = Held(Claim(ask, answer.token), clock.monotonic_us())
+    held = Lease(Claim(ask, answer.token), clock.monotonic_us())
     keeper.watch(Holder(held))
 
     def refuse():
@@ -415,7 +417,7 @@ def test_patience_ends_with_the_lease(stops, concurrency, make_bridge, ledger, c
 def test_half_a_ledger_does_not_hold_anybody_for_ever(make_bridge, ledger, clock):
     """Where claims can be extended but not settled, patience ends all the same, even for a dead letter."""
     bridge = make_bridge()
-    keeper = bridge.open()._keeper
+    keeper = bridge.open()._extender
     start_us = clock.monotonic_us()
 
     def extend_only():
@@ -598,12 +600,9 @@ def test_patience_begins_with_the_outage(make_bridge, ledger, clock):
         away_for(ledger, clock, 20, "claim")
 
     bridge = make_bridge(act)
-    states = [
-        envelope(PRESENCE, {"modifiedDate": f"2025-06-02T10:30:0{n}.000Z", "message": str(n)}, id=f"state {n}")
-        for n in range(3)
-    ]
-    file = File(bridge, states)  # one entity, so three rounds in one batch
+    # The same id with other content is asked for once the first one is settled: a second round in one batch.
+    file = File(bridge, [envelope(AUDITS), envelope(AUDITS, {"action": "Delete"}, id="other")])
     file.work_off()
-    assert file.told == [(n, "processed") for n in (1, 2, 3)]
-    assert len(file.said) == 2
+    assert file.told == [(1, "processed"), (2, "conflict")]
+    assert len(file.said) == 1
     assert file.run.finished

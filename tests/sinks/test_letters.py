@@ -133,9 +133,9 @@ def test_a_run_that_waits_reports_the_letter():
     with sending_to(outbox) as bridge:
         flow = bridge.open()
         delivery = flow.read(raw(envelope(ACW)))
-        flow.work_off([delivery])
+        flow.process([delivery])
         assert not delivery.is_over
-        flow.work_off([delivery])
+        flow.process([delivery])
     assert delivery.is_over
     assert delivery.result.outcome is Outcome.DEAD
     assert delivery.result.column == "dead"
