@@ -23,6 +23,7 @@ ORDER = [
     "threads",
     "discreet",
     "visible",
+    "validation",
     "interrupts",
     "strict_json",
     "event",
