@@ -12,7 +12,7 @@ from openapi_spec_validator import validate
 
 from oncebridge import Bridge, Settings
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.service.claim_requests import LEASE_SECONDS
+from oncebridge.service.claim_messages import LEASE_SECONDS
 from oncebridge.service.openapi import document
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.serve import ServeSettings

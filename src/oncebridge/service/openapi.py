@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from oncebridge.service.claim_requests import CALL_KEY_HEADER, CALL_KEY_MAX
+from oncebridge.service.claim_messages import CALL_KEY_HEADER, CALL_KEY_MAX
 from oncebridge.service.openapi_schemas import SCHEMAS
 
 Node = dict[str, Any]
@@ -145,7 +145,7 @@ _RESPONSES: Final[Node] = {
         "The request is wrong, and stays wrong; it changed nothing.",
         400,
         "Bad Request",
-        "claim: is none that was given out for this ledger, or was cut or changed; send it as it was answered",
+        "claim: is not a claim of this ledger, or was cut or changed; send it exactly as it was answered",
     ),
     "WrongClaim": {
         "description": "The request is wrong, and stays wrong; it changed nothing. Or the event is unreadable, or may "
@@ -193,7 +193,7 @@ _POSTED: Final = ("401 NoKey", "405 WrongMethod", "413 TooLarge", "503 ComeAgain
 _BOOKS: Final = dict.fromkeys(SCHEMAS["Books"]["required"], 0)
 
 _EVENTS: Final[Node] = {
-    "operationId": "bringEvents",
+    "operationId": "sendEvents",
     "summary": "Give one event or a batch to the handlers and sinks of this service",
     "description": "Whatever AWS wraps around events is recognised. PUT and PATCH do the same. The answer is about the "
     "whole batch: what of it is done already is a duplicate when it comes again.",
@@ -222,7 +222,7 @@ _GRANTED: Final = {
     "reason": "first delivery of this event",
     "key": _KEY,
     "topic": "v2.users.{id}.presence",
-    "of": None,
+    "original_envelope_id": None,
     "outcome": None,
     "claim": _CLAIM,
     "token": 1_780_000_000_123_456,
@@ -244,7 +244,7 @@ _REDELIVERY: Final = {
     "verdict": "redelivery",
     "acknowledge": True,
     "reason": "same event in the same envelope, already done",
-    "of": _EVENT["id"],
+    "original_envelope_id": _EVENT["id"],
 }
 
 _CLAIMS: Final[Node] = {

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.engine.runner import AGAIN_SECONDS_MAX
-from oncebridge.service.claim_requests import DETAIL_MAX
+from oncebridge.service.claim_messages import DETAIL_MAX
 from oncebridge.settings.sinks import NAME
 from oncebridge.telemetry import COLUMNS
 
@@ -60,7 +60,7 @@ _ANSWER: Final[dict[str, Schema]] = {
     "reason": {"type": "string", "description": "The verdict in words, free of personal data."},
     "key": {"type": "string", "description": "The event's key: send it along to whatever you call, to be known again."},
     "topic": {"type": ["string", "null"]},
-    "of": _or_null("string", "The envelope id of the delivery that did the work, where it is known."),
+    "original_envelope_id": _or_null("string", "The envelope id of the delivery that did the work, where it is known."),
     "outcome": {
         "enum": [Outcome.DEAD.value, None],
         "description": "dead: it is kept as a dead letter: a conflict, or an event whose attempts are used up.",
