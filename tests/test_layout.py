@@ -31,6 +31,7 @@ ORDER = [
     "identity",
     "claim",
     "retry",
+    "amazon",
     "ledgers.findings",
     "ledgers.protocol",
     "ledgers",
