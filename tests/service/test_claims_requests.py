@@ -98,6 +98,14 @@ def test_a_wrong_request_is_told_what_is_wrong(desk, path, tree, detail):
     assert desk.bridge.books.received == 0
 
 
+@pytest.mark.parametrize("value", [b"1e400", b"1" * 400])
+def test_a_field_that_cannot_be_parsed_is_named(desk, value):
+    """A number out of range is an error of its field, like any other value that does not fit."""
+    answered = desk.client.post("/claims", raw=b'{"event": {}, "lease_seconds": ' + value + b"}")
+    assert (answered.status, answered.json["detail"]) == (400, LEASE)
+    assert counts(desk) == {}
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "body",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from oncebridge.service.events import Events
+from oncebridge.service.openapi import Health, document
 from oncebridge.service.request_batcher import UNEXPECTED, RequestBatcher
 from oncebridge.service.request_limits import STOPPING, RequestLimits
 from oncebridge.sources.http_reply import Reply, ok, problem, wrong_method
@@ -92,7 +93,6 @@ def _make_other_routes(
     except ImportError:
         raise MissingExtra("the service needs starlette; install it with: pip install 'oncebridge[http]'") from None
     from oncebridge.service.claims import routes
-    from oncebridge.service.openapi import document
 
     async def health(_: Request) -> Response:
         return _response(_health(batcher))
@@ -127,7 +127,7 @@ def _health(batcher: RequestBatcher) -> Reply:
     """Say that the service answers, and whether its ledger was in reach the last time it was needed."""
     if batcher.stopping:
         return STOPPING
-    return ok({"status": "ok", "ledger": "out of reach" if batcher.outage else "in reach"})
+    return ok(Health(status="ok", ledger="out of reach" if batcher.outage else "in reach"))
 
 
 def _response(reply: Reply) -> Response:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,22 +16,18 @@ from msgspec import Meta
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.runner import AGAIN_SECONDS_MAX
-from oncebridge.settings import TOP
-from oncebridge.settings.checks import number
 from oncebridge.settings.sinks import NAME
 from oncebridge.sources.request_body import TooMany, deliveries_in
+from oncebridge.validation import expected, field_types, find_fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DETAIL_MAX: Final = 4000
 CALL_KEY_MAX: Final = 255
 CALL_KEY_HEADER: Final = "Idempotency-Key"
 LEASE_SECONDS_MIN: Final = 0.1
 LEASE_SECONDS_MAX: Final = 43_200
-_SHOWN_MAX: Final = 40  # characters of a field's name that the client chose
-
-LEASE_SECONDS: Final = TOP["lease_seconds"]
-RETRY_IN_SECONDS: Final = number(0, AGAIN_SECONDS_MAX)
-
-T = TypeVar("T")
 
 
 class Wrong(Exception):
@@ -42,18 +37,49 @@ class Wrong(Exception):
 # --- requests ------------------------------------------------------------------------------------------------
 
 
+def _lease(description: str) -> Meta:
+    return Meta(ge=LEASE_SECONDS_MIN, le=LEASE_SECONDS_MAX, description=description)
+
+
+def _event(description: str | None, schema: dict[str, object]) -> Meta:
+    """Describe an event: it is not parsed with its request, but kept byte for byte, and read later."""
+    words = {"expected": "one delivery, as an object or as a text"}
+    return Meta(description=description, extra_json_schema=schema, extra=words)
+
+
 def _null() -> msgspec.Raw:
     return msgspec.Raw(b"null")
 
 
-Lease: TypeAlias = Annotated[float, Meta(ge=LEASE_SECONDS_MIN, le=LEASE_SECONDS_MAX)]
-RetryDelay: TypeAlias = Annotated[float, Meta(ge=0, le=AGAIN_SECONDS_MAX)]
-HandlerName: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": f"^{NAME.pattern}$"})]
-SignedClaim: TypeAlias = Annotated[
-    str, Meta(description="The `claim` of the answer to `POST /claims`, unchanged. Any worker takes it.")
-]
-#: An event is read as it was sent, byte for byte; `openapi` describes it.
-EVENT_REF: Final = {"$ref": "#/components/schemas/Event"}
+_EVENT: Final[dict[str, object]] = {"$ref": "#/components/schemas/Event"}  # `openapi` has it
+_CLAIM: Final = Meta(
+    description="The `claim` of the answer to `POST /claims`, unchanged. Any worker takes it.",
+    extra={"expected": "the text that a claim was answered with"},
+)
+_HANDLER: Final = Meta(
+    description="The name that this program's claims are remembered under. Programs that each want every event need a "
+    "name each. Never change it: under a new name every event is fresh again.",
+    extra_json_schema={"pattern": f"^{NAME.pattern}$"},  # checked by `read_handler`: Python's `$` allows a line feed
+    extra={"expected": "up to 40 letters, digits, . _ and -"},
+)
+_OUTCOME: Final = Meta(
+    description="done: the event has taken effect. retry: handling it failed, and is to be tried again. release: it "
+    "was not tried, so no attempt is counted. dead: trying again cannot help."
+)
+_RETRY_IN: Final = Meta(
+    ge=0,
+    le=AGAIN_SECONDS_MAX,
+    description="For retry: advice when to redeliver. Default: as the retry policy says.",
+)
+_DETAIL: Final = Meta(
+    description=f"The error, in your words: its first {DETAIL_MAX} characters are kept with a dead letter, and only "
+    "`oncebridge dead show` shows them."
+)
+_EVENT_AGAIN: Final = _event(
+    "The delivery again. Required for retry and dead, since it may become a dead letter: a retry does at the last "
+    "attempt.",
+    {"anyOf": [_EVENT, {"type": "null"}]},
+)
 
 
 class ClaimRequest(Discreet, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,27 +87,16 @@ class ClaimRequest(Discreet, msgspec.Struct, frozen=True, forbid_unknown_fields=
 
     shown = ("handler", "lease_seconds")
 
-    event: Annotated[msgspec.Raw, Meta(extra_json_schema=EVENT_REF)]
-    handler: Annotated[
-        HandlerName | None,
-        Meta(
-            description="The name that this program's claims are remembered under. Programs that each want every event "
-            "need a name each. Never change it: under a new name every event is fresh again."
-        ),
-    ] = None
-    lease_seconds: Annotated[
-        Lease | None,
-        Meta(description="How long the claim runs from now. Default: the setting, which is 30 unless set."),
-    ] = None
+    event: Annotated[msgspec.Raw, _event(None, _EVENT)]
+    handler: Annotated[str, _HANDLER] | None = None
+    lease_seconds: Annotated[float, _lease("How long it runs from now. Default: as in the settings.")] | None = None
 
 
 class ExtendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Makes a claim run longer."""
 
-    claim: SignedClaim
-    lease_seconds: Annotated[
-        Lease | None, Meta(description="How long the claim runs from now. Default: as long as it was claimed for.")
-    ] = None
+    claim: Annotated[str, _CLAIM]
+    lease_seconds: Annotated[float, _lease("How long it runs from now. Default: as claimed.")] | None = None
 
 
 class SettleRequest(Discreet, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,33 +104,14 @@ class SettleRequest(Discreet, msgspec.Struct, frozen=True, forbid_unknown_fields
 
     shown = ("outcome", "retry_in_seconds")
 
-    claim: SignedClaim
-    outcome: Annotated[
-        Literal["done", "retry", "release", "dead"],
-        Meta(
-            description="done: the event has taken effect. retry: handling it failed, and is to be tried again. "
-            "release: it was not tried, so no attempt is counted. dead: trying again cannot help."
-        ),
-    ]
-    retry_in_seconds: Annotated[
-        RetryDelay | None,
-        Meta(description="For retry: advice when to redeliver. Default: as the retry policy says."),
-    ] = None
-    detail: Annotated[
-        str | None,
-        Meta(
-            description=f"The error, in your words: its first {DETAIL_MAX} characters are kept with a dead letter, and "
-            "only `oncebridge dead show` shows them."
-        ),
-    ] = None
-    event: Annotated[
-        msgspec.Raw,
-        Meta(
-            description="The delivery again. Required for retry and dead, since it may become a dead letter: a retry "
-            "does at the last attempt.",
-            extra_json_schema={"anyOf": [EVENT_REF, {"type": "null"}]},
-        ),
-    ] = msgspec.field(default_factory=_null)
+    claim: Annotated[str, _CLAIM]
+    outcome: Annotated[Literal["done", "retry", "release", "dead"], _OUTCOME]
+    retry_in_seconds: Annotated[float, _RETRY_IN] | None = None
+    detail: Annotated[str, _DETAIL] | None = None
+    event: Annotated[msgspec.Raw, _EVENT_AGAIN] = msgspec.field(default_factory=_null)
+
+
+T = TypeVar("T", ClaimRequest, ExtendRequest, SettleRequest)
 
 
 # --- answers -------------------------------------------------------------------------------------------------
@@ -207,34 +203,17 @@ class KeptProblem(Problem, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 # --- reading requests ----------------------------------------------------------------------------------------
 
-_EXPECTED: Final = {
-    "event": "one delivery, as an object or as a text",
-    "handler": "up to 40 letters, digits, . _ and -",
-    "lease_seconds": LEASE_SECONDS.expected,
-    "claim": "the text that a claim was answered with",
-    "outcome": "done, retry, release or dead",
-    "retry_in_seconds": RETRY_IN_SECONDS.expected,
-    "detail": "a text",
-}
-_FIELD: Final = re.compile(r"`\$\.(\w+)")
-_MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`\Z", re.DOTALL)
-
 
 def read_request(body: bytes, kind: type[T]) -> T:
-    """Read a request of one kind."""
+    """Read a request of one kind; raise `Wrong` with the field, what was expected, and the fix."""
     try:
         try:
             return _read(body, kind)
-        except msgspec.ValidationError:
-            raise
         except msgspec.DecodeError:
-            mended = _with_event_as_text(body)
-            if mended is None:
+            repaired = _with_event_as_text(body)
+            if repaired is None:
                 raise
-            return _read(mended, kind)
-    except msgspec.ValidationError as error:
-        raise Wrong(_why(str(error), kind)) from None
+            return _read(repaired, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise Wrong(f"the body: expected a JSON object in UTF-8; {why}") from None
@@ -243,9 +222,33 @@ def read_request(body: bytes, kind: type[T]) -> T:
 
 
 def _read(body: bytes, kind: type[T]) -> T:
-    request = msgspec.json.decode(body, type=kind)
+    try:
+        request = msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError:
+        raise Wrong(_why(body, kind)) from None
     _refuse_twins(body)
     return request
+
+
+def _why(body: bytes, kind: type[msgspec.Struct]) -> str:
+    """Say what is wrong with a request that does not fit its type."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        return "the body: expected a JSON object"
+    given = {name: None if name == "event" else _parsed(value) for name, value in fields.items()}
+    return str(find_fault(given, kind) or "the body: expected a JSON object")
+
+
+def _parsed(value: msgspec.Raw) -> object:
+    """Parse a field; one that cannot be parsed, such as 1e400, is returned as it is, which no type takes."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(value)
+    return value
+
+
+def _expected(field: str) -> str:
+    return f"{field}: expected {expected(field_types(ClaimRequest)[field])}"
 
 
 _decode_at = json.JSONDecoder().raw_decode
@@ -288,24 +291,6 @@ def _refuse_twins(body: bytes) -> None:
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     if msgspec.json.format(msgspec.json.encode(fields), indent=-1) != msgspec.json.format(body, indent=-1):
         raise Wrong("the body: a field is in it twice, or its name has escapes; write each name once, without escapes")
-
-
-def _why(words: str, kind: Any) -> str:
-    """Say what is wrong with a request in our own words: msgspec's may quote the request."""
-    missing, unknown, field = _MISSING.match(words), _UNKNOWN.match(words), _FIELD.search(words)
-    if missing is not None:
-        return f"{missing[1]}: is missing; expected {_EXPECTED[missing[1]]}"
-    if unknown is not None:
-        name = unknown[1].encode("ascii", "replace").decode()[:_SHOWN_MAX]
-        shown = "".join(character if character.isprintable() else "?" for character in name)
-        return f"{shown}: no such field; known are {', '.join(kind.__struct_fields__)}"
-    if field is not None:
-        return _expected(field[1])
-    return "the body: expected a JSON object"
-
-
-def _expected(field: str) -> str:
-    return f"{field}: expected {_EXPECTED[field]}"
 
 
 def read_handler(request: ClaimRequest) -> str:
