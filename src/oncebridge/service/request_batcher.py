@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oncebridge import forks
+from oncebridge.breaker import Outage
 from oncebridge.claim import Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.limits import BatchLimits
@@ -27,7 +28,6 @@ from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.service.deadlines import Deadline, Deadlines
 from oncebridge.service.request_limits import OVERLOADED, STOPPING, TIMED_OUT
 from oncebridge.sources.http_reply import OUTAGE, Reply, come_again, reply_for
-from oncebridge.sources.sqs.consumer import Outage
 
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 
 from oncebridge.amazon import LazyClient, Meaning, code_of, meaning_of, meaning_of_code
-from oncebridge.breaker import Open
+from oncebridge.breaker import NoAttempt, Open
 from oncebridge.discreet import Discreet
 from oncebridge.errors import PermanentError, RetryLater, SaysWhy
 
@@ -27,7 +27,6 @@ ENTRIES_MAX: Final = 10
 #: more than that it refuses the call, and its entries go one by one.
 BYTES_MAX: Final = 1_048_576
 
-PAUSE_US: Final = 1_000_000  # before what is missing or closed to us is looked at again
 BUSY_SECONDS: Final = 1.0
 
 
@@ -54,7 +53,7 @@ class PlaceSilent(PlaceUnwell):
     """No answer came: the events may have been taken, so they are repeated under the same keys."""
 
 
-class PlaceClosed(PlaceUnwell):
+class PlaceClosed(PlaceUnwell, NoAttempt):
     """It does not exist, or not for us: nothing was taken, and every event would fare the same."""
 
 
@@ -157,22 +156,17 @@ class Sending(ABC):
 
     def _send(self, contents: list[dict[str, Any]]) -> list[Exception | None]:
         """Make one call for a group, unless the breaker is open."""
-        only_looks = self._breaker.is_open
         try:
-            with self._breaker.call(PlaceUnwell):
+            with self._breaker.attempt(PlaceUnwell):
                 ends = self._attempt(contents)
                 unwell = [end for end in ends if isinstance(end, PlaceUnwell)]
                 if len(unwell) == len(ends):
-                    raise unwell[0]
+                    raise next((end for end in unwell if isinstance(end, NoAttempt)), unwell[0])
         except Open as error:
             return [error] * len(contents)
         except PlaceUnwell:
-            # What every event would get costs none of them an attempt; nor does looking whether it is over.
-            return [self._untried(end) if only_looks or isinstance(end, PlaceClosed) else end for end in ends]
+            pass
         return [*ends]
-
-    def _untried(self, end: SaysWhy | None) -> Open:
-        return Open(1, max(self._breaker.retry_in_us, PAUSE_US), str(end))
 
     def _attempt(self, contents: list[dict[str, Any]]) -> list[SaysWhy | None]:
         try:
