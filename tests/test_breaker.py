@@ -5,7 +5,8 @@ import weakref
 
 import pytest
 
-from oncebridge.breaker import OPEN_FOR, Breaker, Open
+from oncebridge.breaker import OPEN_FOR, Breaker, NoAttempt, Open, Outage
+from oncebridge.errors import RetryLater
 from oncebridge.retry import RetryPolicy
 from oncebridge.testing.clock import ManualClock
 
@@ -94,7 +95,7 @@ def test_failures_in_a_row_open_it(breaker):
 def test_whoever_wants_to_know_hears_of_each_outage_once(clock):
     """Why it opens is told when it does, and that it closes: not each probe that fails, and no single failure."""
     told = []
-    breaker = Breaker(clock, tell=told.append)
+    breaker = Breaker(clock, outage=Outage(told.append, "back"))
     with pytest.raises(Gone):
         fail(breaker, "a single one")
     succeed(breaker)
@@ -105,7 +106,7 @@ def test_whoever_wants_to_know_hears_of_each_outage_once(clock):
         clock.advance(breaker.retry_in_us / 1_000_000)
         succeed(breaker)
         succeed(breaker)
-        assert told == ["gone", None]
+        assert told == ["gone", "back"]
         told.clear()
 
 
@@ -329,6 +330,96 @@ def test_call_that_must_be_made_spares_a_probe(breaker, clock):
     with pytest.raises(Gone), breaker.informed_by(Gone):
         raise Gone
     assert 500_000 <= refused(breaker).retry_in_us <= 1_000_000
+
+
+# --- attempts of events ------------------------------------------------------------------------------------------
+
+
+def attempt(breaker, error):
+    """Make an attempt that fails with this error."""
+    with breaker.attempt(Gone, Closed):
+        raise error
+
+
+class Closed(NoAttempt):
+    """Every event would get this."""
+
+
+class GoneForLonger(RetryLater, Gone):
+    """The other side asks for a pause."""
+
+
+def test_a_failed_probe_is_no_attempt(breaker, clock):
+    """Failures count until it opens; then an event that was let through to look has spent nothing."""
+    for _ in range(LIMIT):
+        with pytest.raises(Gone):
+            attempt(breaker, Gone("down"))
+    for failures in (LIMIT + 1, LIMIT + 2):
+        clock.advance(breaker.retry_in_us / 1_000_000)
+        with pytest.raises(Open) as caught:
+            attempt(breaker, Gone("still down"))
+        assert (caught.value.failures, caught.value.last) == (failures, "still down")
+        assert caught.value.retry_in_us == breaker.retry_in_us > 0
+        assert isinstance(caught.value.__cause__, Gone)
+    clock.advance(10)
+    with breaker.attempt(Gone):
+        pass
+    with pytest.raises(Gone):
+        attempt(breaker, Gone("an attempt again"))
+
+
+def test_what_every_event_would_get_is_no_attempt(breaker):
+    """A failure that has nothing to do with the event costs nothing, from the first on, and is not repeated at once."""
+    for _ in range(LIMIT):
+        with pytest.raises(Open) as caught:
+            attempt(breaker, Closed("no such queue"))
+        assert caught.value.last == "no such queue"
+        assert caught.value.retry_in_us >= OPEN_FOR.base_seconds / 2 * 1_000_000
+    assert refused(breaker).failures == LIMIT
+
+
+def test_a_probe_keeps_the_pause_that_was_asked_for(breaker, clock):
+    """Where the other side asks a probe for a pause that is longer than the breaker's, the event waits for it."""
+    opened(breaker, clock)
+    clock.advance(1)
+    with pytest.raises(Open) as caught:
+        attempt(breaker, GoneForLonger("come back later", after_seconds=90))
+    assert caught.value.retry_in_us == 90_000_000
+
+
+def test_answers_are_attempts(breaker, clock):
+    """An error that is an answer is the event's own, even if the call was a probe, and closes the breaker."""
+    opened(breaker, clock)
+    clock.advance(1)
+    with pytest.raises(ValueError, match="refused"):
+        attempt(breaker, ValueError("refused"))
+    assert not breaker.is_open
+
+
+# --- outages -----------------------------------------------------------------------------------------------------
+
+
+def test_an_outage_is_said_once_and_so_is_its_end():
+    """However many calls fail, the first is said; however many answers come, the first ends it."""
+    said = []
+    outage = Outage(said.append, "it is back", prefix="the queue waits: ")
+    for now_us in (1, 2, 3):
+        outage.began("down", now_us)
+    assert said == ["the queue waits: down"]
+    assert outage
+    outage.answered(3)
+    outage.answered(4)
+    assert said == ["the queue waits: down", "it is back"]
+    assert not outage
+
+
+def test_an_answer_from_before_the_last_failure_ends_no_outage():
+    """A call that was made before the last failure says nothing about the time since."""
+    said = []
+    outage = Outage(said.append, "it is back")
+    outage.began("down", 5)
+    outage.answered(4)
+    assert said == ["down"]
 
 
 # --- what it holds -----------------------------------------------------------------------------------------------

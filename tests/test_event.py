@@ -9,6 +9,7 @@ from hypothesis import given
 
 from oncebridge.errors import Unreadable
 from oncebridge.event import parse
+from oncebridge.simulation import simulate
 from oncebridge.strict_json import BYTES_MAX, CONTAINERS_MAX, DEPTH_MAX, canonical
 from payloads import (
     ABSENT,
@@ -191,6 +192,63 @@ def test_replay_name_is_read():
     """The name of an archive replay is kept apart from everything else."""
     assert parse(envelope(ACW, replay_name="tuesday again")).envelope.replay_name == "tuesday again"
     assert parse(envelope(ACW)).envelope.replay_name is None
+
+
+#: What may be unlike a usual delivery, in its envelope, its notification or its body.
+UNUSUAL = {
+    **{
+        f"{name} {what}": {name: value}
+        for name in ("id", "source", "detail_type", "account", "time", "region", "replay_name")
+        for what, value in {
+            "absent": ABSENT, "null": None, "empty": "", "blank": " \t", "long": "x" * 257, "a number": 1, "a list": [],
+        }.items()
+    },
+    **{
+        f"{name} {what}": {"frame": {name: value}}
+        for name in ("topicName", "version", "eventBody", "metadata", "timestamp", "more")
+        for what, value in {
+            "absent": ABSENT, "null": None, "empty": "", "blank": " ", "long": "x" * 257, "a number": 1, "a list": [],
+        }.items()
+    },
+    **{
+        f"{name} in the body long": {"body": {name: "x" * 257}}
+        for name in ("id", "conversationId", "userId", "conversation_id", "interactionId", "user_id")
+    },
+    "another field": {"more": 1},
+    "another version": {"version": 0},
+    "an organization without end": {"source": "contact.centre", "body": {"organizationId": "x" * 257}},
+    "two things wrong": {"frame": {"timestamp": "x" * 257}, "body": {"userId": "x" * 257}},
+    "a fraction that is not read back": {"body": {"n": 1e22}},
+    "text that needs escapes": {"body": {"note": 'a "b" \n \\'}},
+    "U+0000": {"body": {"note": "\x00"}},
+    "as usual": {},
+    "replayed": {"replay_name": "tuesday again"},
+}  # fmt: skip
+
+
+def seen_or_refused(delivery):
+    """Return everything that is read from a delivery; or why it is refused, and the id by which it is known then."""
+    try:
+        return seen(delivery)
+    except Unreadable as error:
+        return str(error), error.envelope_id
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_order_of_fields_says_nothing(what):
+    """A delivery in the usual order, which is read in one go, is read or refused like one in any other order."""
+    usual = envelope(ACW, **UNUSUAL[what])
+    inner = usual["detail"]
+    other = {**dict(reversed(usual.items())), "detail": dict(reversed(inner.items()))}
+    assert seen_or_refused(raw(usual)) == seen_or_refused(raw(other))
+
+
+def test_usual_deliveries_are_read_in_one_go(monkeypatch):
+    """Nothing is looked for in a delivery that is written as Genesys and EventBridge write it."""
+    monkeypatch.setattr("oncebridge.event.read_tree", None)
+    for delivery in simulate(2, 5):
+        assert parse(delivery.raw).envelope.id == delivery.id
+    assert [parse(raw(envelope(topic))).topic for topic in BODIES] == list(BODIES)
 
 
 def test_notification_without_envelope():

@@ -7,11 +7,16 @@ change. If a test here fails, the change that made it fail is wrong. Should a ch
 it needs a new key version and a ledger that looks under both, and these fixtures stay as they are.
 """
 
+from collections import defaultdict
+from hashlib import sha256
+
 import pytest
 
+from oncebridge.errors import Unreadable
 from oncebridge.event import parse
 from oncebridge.identity import conflict_key, identify, key_text, subject_digest, unreadable_key
 from oncebridge.settings import load_settings
+from oncebridge.simulation import Road, simulate
 from oncebridge.topics import Profiles
 
 SECRET = b"golden secret, thirty-two bytes!"
@@ -178,3 +183,57 @@ def test_other_digests_are_what_they_always_were():
     assert conflict_key(SECRET, b"k" * 16, b"c" * 16).hex() == CONFLICT
     assert unreadable_key(SECRET, b"no event").hex() == UNREADABLE
     assert subject_digest(SECRET, "c-1").hex() == SUBJECT
+
+
+# --- a working day ------------------------------------------------------------------------------------------
+
+#: By topic: a digest of all that is known of its events on a simulated day, in order of arrival; where a delivery is
+#: no event, of why it is refused.
+KNOWN = {
+    "unreadable": "a706820333d729e7",
+    "v2.analytics.conversation.{id}.metrics": "e4a13e22c2ac0657",
+    "v2.analytics.queues.{id}.observations": "a003480d1fcf9f1d",
+    "v2.audits.entitytype.{id}.entityid.{id}": "c868c5d42b0980a3",
+    "v2.conversations.{id}.transcription": "b6fea46171545270",
+    "v2.detail.events.conversation.{id}.acd.end": "5cf1fb1caa9c440c",
+    "v2.detail.events.conversation.{id}.acd.start": "dfc983e11a19a627",
+    "v2.detail.events.conversation.{id}.acw": "49163d2ffa72a92f",
+    "v2.detail.events.conversation.{id}.attributes": "4e57beef236d7095",
+    "v2.detail.events.conversation.{id}.customer.end": "f71446e24d5be3b5",
+    "v2.detail.events.conversation.{id}.customer.start": "129849c7d81cf0eb",
+    "v2.detail.events.conversation.{id}.flow.end": "b666998b49f3fff3",
+    "v2.detail.events.conversation.{id}.flow.outcome": "10c2a9f1ece1cb7a",
+    "v2.detail.events.conversation.{id}.flow.start": "e0342ec709a8b711",
+    "v2.detail.events.conversation.{id}.user.end": "330a15b0fb3e702e",
+    "v2.detail.events.conversation.{id}.user.start": "60a9c8c8eea2d06d",
+    "v2.detail.events.conversation.{id}.wrapup": "9c2293a0ed4c0a8d",
+    "v2.users.{id}.activity": "423cbb2c1eaea9dd",
+    "v2.users.{id}.conversations": "ec2af49462c7b231",
+    "v2.users.{id}.presence": "7700bab4703f73d8",
+    "v2.users.{id}.routingStatus": "7ba6fd527ffe7f29",
+}
+#: Of the traffic itself.
+TRAFFIC = "274e9904c61b989c"
+
+
+def all_known(raw):
+    """Return the topic of a delivery and all that a ledger gets to know of it; or why it is refused."""
+    try:
+        event = parse(raw)
+    except Unreadable as error:
+        return "unreadable", (str(error), error.envelope_id)
+    identity = identify(event, Profiles().of(event), SECRET)
+    moment = identity.moment
+    digests = (identity.content, identity.entity, identity.state, identity.conversation, identity.user)
+    times = (moment.times, moment.version, moment.echoes, identity.time_ms, identity.shared_ms)
+    return event.topic, (key_text(identity.key), identity.basis, *digests, *times, identity.conversation_id)
+
+
+def test_a_day_is_known_as_it_always_was():
+    """Every digest, time and refusal of a day's traffic is the one that it was when these were frozen."""
+    deliveries = [delivery.raw for delivery in simulate(40, 11, road=Road(unreadable=0.05))]
+    assert sha256(b"\n".join(deliveries)).hexdigest()[:16] == TRAFFIC, "simulate writes another day: freeze it anew"
+    known = defaultdict(sha256)
+    for topic, found in map(all_known, deliveries):
+        known[topic].update(repr(found).encode())
+    assert {topic: digest.hexdigest()[:16] for topic, digest in known.items()} == KNOWN

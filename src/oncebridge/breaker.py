@@ -1,8 +1,8 @@
-"""The one circuit breaker: leave alone what is out of reach, and look now and then whether it is back.
+"""The one circuit breaker, and the one way to say that something is out of reach and that it is back.
 
-Closed, it lets every call through. After several failures in a row it is open, and refuses at once, so that
-nobody waits for what will not answer. When its time is over one call is let through as a probe: a success
-closes it, a failure opens it for twice as long. It has no thread, and knows time only from its clock.
+Closed, a breaker lets every call through. After several failures in a row it is open and refuses at once, so that
+no call waits in vain. When its time is over one call is let through as a probe: a success closes the breaker, a failure
+opens it for twice as long. It has no thread, and knows time only from its clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from oncebridge import forks
-from oncebridge.errors import SaysWhy
+from oncebridge.errors import RetryLater, SaysWhy
 from oncebridge.interrupts import was_raised_by_signal
 from oncebridge.retry import RetryPolicy
 
@@ -34,6 +34,49 @@ class Open(SaysWhy):
         self.last = last
 
 
+class NoAttempt(SaysWhy):
+    """The other side would fail like this whatever is sent, so no event has spent an attempt on it."""
+
+
+class Outage:
+    """Whether something is out of reach: said once when that begins, and once when it is over."""
+
+    def __init__(self, say: Callable[[str], None], over: str, *, prefix: str = "") -> None:
+        """Take the function that says it, the words for the end, and those that stand before each reason."""
+        self._say = say
+        self._over = over
+        self._prefix = prefix
+        self._since_us: int | None = None
+        self._lock = threading.Lock()
+        forks.free_locks(self, "_lock")
+
+    def __bool__(self) -> bool:
+        """Whether it lasts."""
+        return self._since_us is not None
+
+    def began(self, words: str, now_us: int) -> None:
+        """Note a call that failed."""
+        with self._lock:
+            said, self._since_us = bool(self), now_us
+        if not said:
+            self._say(self._prefix + words)
+
+    def answered(self, asked_us: int) -> None:
+        """Note an answer; one to a call from before the last failure says nothing about the time since."""
+        if self._since_us is None:
+            return  # nearly always
+        with self._lock:
+            over = self._since_us is not None and asked_us >= self._since_us
+            if over:
+                self._since_us = None
+        if over:
+            self._say(self._over)
+
+    def forget(self) -> None:
+        """Begin anew, without a word."""
+        self._since_us = None
+
+
 class Breaker:
     """Guards calls to one other side; may be shared by threads."""
 
@@ -43,15 +86,15 @@ class Breaker:
         *,
         failures: int = 3,
         open_for: RetryPolicy = OPEN_FOR,
-        tell: Callable[[str | None], None] = lambda _: None,
+        outage: Outage | None = None,
     ) -> None:
         """Take the failures in a row that open it, and for how long: from half the policy's ceiling to all of it.
 
-        `tell` hears why it opens, and None when it closes again.
+        `outage` begins when it opens, and ends when it closes.
         """
         self._clock = clock
         self._limit = failures
-        self._tell = tell
+        self._outage = Outage(lambda _: None, "") if outage is None else outage
         self._open_for = open_for
         self._base_us = int(open_for.base_seconds * 1_000_000)
         # A probe that never returns is given up after this time, and the next call is one.
@@ -78,6 +121,7 @@ class Breaker:
             self._failures = self._openings = 0
             self._probing = False
             self._turn += 1
+            self._outage.forget()
 
     def __repr__(self) -> str:
         """Show whether it is open."""
@@ -100,6 +144,13 @@ class Breaker:
         An interrupt (`KeyboardInterrupt` and the like) is neither, and gives a probe back.
         """
         return _Guard(self, failures, may_refuse=True)
+
+    def attempt(self, *failures: type[Exception]) -> _Guard:
+        """Guard the attempt of an event, as `call` does, and raise `Open` where the event has spent none.
+
+        That is a probe that failed, since it only looks, and a failure that every event would get (`NoAttempt`).
+        """
+        return _Guard(self, failures, may_refuse=True, spares_attempts=True)
 
     def informed_by(self, *failures: type[Exception]) -> _Guard:
         """Learn from a call that must be made whether or not the breaker is open."""
@@ -125,7 +176,7 @@ class Breaker:
         return min(left_us, self._base_us) if self._probing else left_us  # a probe is usually back much sooner
 
     def answered(self) -> None:
-        """Close: whoever brought the news, the other side is there."""
+        """Close: the other side is there, whichever call has shown it."""
         with self._lock:
             if self._failures:
                 was_open = self.is_open
@@ -134,7 +185,7 @@ class Breaker:
                 self._turn += 1
                 self._last = ""
                 if was_open:
-                    self._tell(None)
+                    self._outage.answered(self._clock.monotonic_us())
 
     def failed(self, turn: int, words: str) -> None:
         """Count a failure, and open if it is one too many."""
@@ -151,12 +202,17 @@ class Breaker:
                 self._again_us = now_us + self._draw_us()
                 self._turn += 1
                 if self._openings == 1:
-                    self._tell(words)
+                    self._outage.began(words, now_us)
 
     def _draw_us(self) -> int:
         """Draw how long to stay open: not all workers should look at the same moment."""
         ceiling = self._open_for.ceiling_seconds(self._openings)
         return int((ceiling + self._open_for.delay_seconds(self._openings)) / 2 * 1_000_000)
+
+    def spared(self, error: Exception) -> Open:
+        """Return what is raised for a failure that is no attempt: when the next call may be made, and why not now."""
+        asked_us = int(error.after_seconds * 1_000_000) if isinstance(error, RetryLater) else 0
+        return Open(max(1, self._failures), max(self.retry_in_us, self._base_us, asked_us), str(error))
 
     def interrupted(self, turn: int) -> None:
         """Give a probe back that ended without news."""
@@ -169,22 +225,34 @@ class Breaker:
 class _Guard:
     """Goes around one call. A class rather than a generator: it is on every delivery's way."""
 
-    __slots__ = ("_breaker", "_failures", "_may_refuse", "_turn")
+    __slots__ = ("_breaker", "_failures", "_is_probe", "_may_refuse", "_spares_attempts", "_turn")
 
-    def __init__(self, breaker: Breaker, failures: tuple[type[Exception], ...], *, may_refuse: bool) -> None:
+    def __init__(
+        self,
+        breaker: Breaker,
+        failures: tuple[type[Exception], ...],
+        *,
+        may_refuse: bool,
+        spares_attempts: bool = False,
+    ) -> None:
         self._breaker = breaker
         self._failures = failures
         self._may_refuse = may_refuse
+        self._spares_attempts = spares_attempts
+        self._is_probe = False
         self._turn = 0
 
     def __enter__(self) -> None:
         self._turn = self._breaker.enter(may_refuse=self._may_refuse)
+        self._is_probe = self._breaker.is_open
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
             self._breaker.answered()
         elif isinstance(error, self._failures):
             self._breaker.failed(self._turn, str(error))
+            if self._spares_attempts and (self._is_probe or isinstance(error, NoAttempt)):
+                raise self._breaker.spared(error) from error
         elif isinstance(error, Exception) and not was_raised_by_signal(error):
             self._breaker.answered()
         else:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from oncebridge.discreet import Discreet
 from oncebridge.errors import Unreadable
-from oncebridge.strict_json import as_bytes, read_json, type_name
+from oncebridge.strict_json import as_bytes, check_size, read_record, read_tree, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,6 +65,42 @@ class Event(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token: int = 0
 
 
+#: A text that is neither empty nor without end.
+_Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
+
+
+class _Written(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """An object with these fields and no others, in the order in which they are written."""
+
+
+class _UsualDetail(_Written, rename={"topic_name": "topicName", "body": "eventBody"}):
+    """Genesys' notification as Genesys writes it."""
+
+    topic_name: _Text
+    version: str
+    body: dict[str, Any]
+    metadata: dict[str, Any]
+    timestamp: _Text
+
+
+class _UsualDelivery(_Written, rename={"detail_type": "detail-type", "replay_name": "replay-name"}):
+    """A notification in its envelope as EventBridge writes it."""
+
+    version: str
+    id: _Text
+    detail_type: _Text
+    source: _Text
+    account: _Text
+    time: _Text
+    region: _Text
+    resources: list[str]
+    detail: _UsualDetail
+    replay_name: _Text | None = None
+
+
+_USUAL: Final = msgspec.json.Decoder(_UsualDelivery)
+
+
 #: Turns an object that is no envelope into one: what an input transformer made of it is known from settings.
 Reshape: TypeAlias = "Callable[[dict[str, Any]], dict[str, Any]]"
 
@@ -72,7 +108,30 @@ Reshape: TypeAlias = "Callable[[dict[str, Any]], dict[str, Any]]"
 def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape: Reshape | None = None) -> Event:
     """Read one delivery, or raise `Unreadable` with what is wrong."""
     data = as_bytes(raw)
-    tree, exact = read_json(data)
+    check_size(data)
+    usual = read_record(_USUAL, data)
+    event = None if usual is None else _usual_event(usual, data)
+    return _any_event(data, reshape) if event is None else event
+
+
+def _usual_event(usual: _UsualDelivery, raw: bytes) -> Event | None:
+    """Make the event of a delivery that is as it nearly always is; None where there is something wrong with it."""
+    texts = (usual.id, usual.source, usual.detail_type, usual.account, usual.region, usual.time, usual.replay_name)
+    for text in texts:
+        if text is not None and text.isspace():
+            return None
+    detail = usual.detail
+    try:
+        return _genesys_event(
+            Envelope(*texts), detail.topic_name, detail.body, detail.body, timestamp=detail.timestamp, raw=raw
+        )
+    except Unreadable:
+        return None
+
+
+def _any_event(data: bytes, reshape: Reshape | None) -> Event:
+    """Read a delivery of any shape, or say what is wrong with it."""
+    tree, exact = read_tree(data)
     if reshape is not None and type(tree) is dict and not _KNOWN_SHAPE.intersection(tree):
         tree, exact = reshape(tree), reshape(exact)
     try:
@@ -102,16 +161,21 @@ ENVELOPE_FIELDS: Final = ("id", "source", "detail-type", "account", "region", "t
 
 
 def _envelope(tree: dict[str, Any]) -> Envelope:
-    values = [tree.get(name) for name in ENVELOPE_FIELDS]
-    for at, value in enumerate(values):
-        if type(value) is str:
-            if len(value) > TEXT_MAX:
-                raise _too_long(ENVELOPE_FIELDS[at], value)
-            if not value.strip():
-                values[at] = None  # a blank text says as little as an absent one
-        elif value is not None:
-            raise Unreadable(f"{ENVELOPE_FIELDS[at]} is {type_name(value)}, not text")
-    return Envelope(*values)
+    get = tree.get
+    values = [get(name) for name in ENVELOPE_FIELDS]
+    for value in values:
+        if value is not None and (type(value) is not str or len(value) > TEXT_MAX or not value.strip()):
+            return Envelope(*map(_envelope_text, ENVELOPE_FIELDS, values))
+    return Envelope(*values)  # nearly always
+
+
+def _envelope_text(name: str, value: object) -> str | None:
+    """Check one field; a blank text says as little as an absent one."""
+    if value is not None and type(value) is not str:
+        raise Unreadable(f"{name} is {type_name(value)}, not text")
+    if value is not None and len(value) > TEXT_MAX:
+        raise _too_long(name, value)
+    return value if value and value.strip() else None
 
 
 def _event_in(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any], raw: bytes) -> Event:
@@ -125,6 +189,14 @@ def _event_in(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any],
         raise Unreadable(f"eventBody is {type_name(body)}, not an object")
     if len(topic_name) > TEXT_MAX:
         raise _too_long("topicName", topic_name)
+    timestamp = detail.get("timestamp")
+    return _genesys_event(envelope, topic_name, body, exact["eventBody"], timestamp=timestamp, raw=raw)
+
+
+def _genesys_event(
+    envelope: Envelope, topic_name: str, body: dict[str, Any], exact: dict[str, Any], *, timestamp: Any, raw: bytes
+) -> Event:
+    """Make the event of Genesys' own shape from its parts."""
     _check_ids(body)
     topic = envelope.detail_type or topic_template(topic_name)
     return Event(
@@ -134,8 +206,8 @@ def _event_in(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any],
         body=body,
         envelope=envelope,
         raw=raw,
-        exact=exact["eventBody"],
-        published=_published(detail),
+        exact=exact,
+        published=_published(timestamp),
         torn=not _is_template_of(topic, topic_name),
     )
 
@@ -154,7 +226,7 @@ def _hand_made(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any]
         envelope=envelope,
         raw=raw,
         exact=exact,
-        published=_published(detail),
+        published=_published(detail.get("timestamp")),
         genesys=False,
     )
 
@@ -192,11 +264,10 @@ def _text(detail: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def _published(detail: dict[str, Any]) -> str | int | float | None:
-    value = detail.get("timestamp")
-    if type(value) is str and len(value) > TEXT_MAX:
-        raise _too_long("timestamp", value)
-    return value if type(value) in (str, int, float) else None
+def _published(timestamp: Any) -> str | int | float | None:
+    if type(timestamp) is str and len(timestamp) > TEXT_MAX:
+        raise _too_long("timestamp", timestamp)
+    return timestamp if type(timestamp) in (str, int, float) else None
 
 
 @lru_cache(maxsize=256)

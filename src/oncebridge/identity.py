@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import struct
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
@@ -18,7 +19,7 @@ from msgspec.structs import force_setattr
 
 from oncebridge.event import Event, is_uuid
 from oncebridge.strict_json import canonical
-from oncebridge.topics import Field, Kind, Profile, conversation_id, user_id
+from oncebridge.topics import Field, Kind, Paths, Profile, conversation_id, user_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,23 +67,23 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: bool = False) -> Identity:
     """Work out an event's identity from its profile. With `replays_anew`, each named replay counts apart."""
     replay = event.envelope.replay_name or "" if replays_anew else ""
-    scope = (event.org.encode(), event.topic_name.encode(), replay.encode())
+    scope = joined((event.topic_name.encode(), replay.encode()))
     moment, precise = moment_of(event, profile)
     basis, parts, content = _identity_parts(event, profile, precise)
     entity = entity_parts(event, profile)
     conversation, user = conversation_id(event), user_id(event)
     time_ms = _time_ms(moment)
     return Identity(
-        key=digest(secret, b"event", (*scope, basis.encode(), *parts)),
+        key=_finished(_begun(secret, b"event", event.org), scope + _BASES[basis] + joined(parts)),
         basis=basis,
         content=None if content is None else digest(secret, b"content", (content,)),
-        entity=None if entity is None else digest(secret, b"entity", (*scope, *entity)),
+        entity=None if entity is None else _entity_digest(secret, event.org, scope + joined(entity)),
         state=None if entity is None else digest(secret, b"state", (state_of(event, profile),)),
         moment=moment,
         time_ms=time_ms,
         shared_ms=time_ms if _is_shared(basis, profile, moment, precise) else None,
-        conversation=subject_digest(secret, conversation),
-        user=subject_digest(secret, user),
+        conversation=None if conversation is None else subject_digest(secret, conversation),
+        user=None if user is None else subject_digest(secret, user),
         conversation_id=conversation,
     )
 
@@ -106,7 +107,7 @@ def named_event(event: Event, identity: Identity) -> Event:
 
 def _identity_parts(event: Event, profile: Profile, precise: bool) -> tuple[str, tuple[bytes, ...], bytes | None]:
     """Return the basis in words, the parts that identify, and the content to compare under an explicit id."""
-    body = canonical(without(event.exact, profile.exclude)) if profile.exclude else canonical(event.exact)
+    body = canonical(without(event.exact, profile.outside_identity))
     if profile.explicit_id is not None:
         explicit = _id_bytes(_read(profile.explicit_id, event))
         if explicit is not None:
@@ -135,8 +136,7 @@ def entity_parts(event: Event, profile: Profile) -> tuple[bytes, ...] | None:
 
 def state_of(event: Event, profile: Profile) -> bytes:
     """Return the body without its times and ids: what two echoes have in common."""
-    ids = profile.entity if profile.explicit_id is None else (*profile.entity, profile.explicit_id)
-    return canonical(without(event.exact, (*profile.exclude, *profile.time, *ids)))
+    return canonical(without(event.exact, profile.outside_state))
 
 
 def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
@@ -163,7 +163,7 @@ def read_time(value: Any) -> tuple[int, bool] | None:
     """Return nanoseconds since 1970 and whether milliseconds were given; None where it is no time."""
     kind = type(value)
     if kind is str:
-        return _read_iso(value) if len(value) <= _TIME_LENGTH_MAX else None
+        return _read_usual(value) or _read_iso(value) if len(value) <= _TIME_LENGTH_MAX else None
     if kind is int:
         return _read_number(value)
     if kind is msgspec.Raw:
@@ -199,6 +199,22 @@ def _read_fraction(text: str) -> tuple[int, bool] | None:
     return min(nanoseconds, _NS_MAX), int(fraction) != 0
 
 
+def _read_usual(text: str) -> tuple[int, bool] | None:
+    """Read a time that is written as Genesys writes it, 2026-03-02T08:00:00.081Z; None for `_read_iso` to read.
+
+    Of the many times of one minute only the first is read as a date.
+    """
+    if len(text) != len("YYYY-MM-DDThh:mm:ss.mmmZ") or text[19] != "." or text[23] != "Z":
+        return None
+    within = text[17:19] + text[20:23]
+    if not (within.isdigit() and within.isascii() and within < "60000"):
+        return None
+    minute = _read_iso(f"{text[:17]}00.000Z")
+    if minute is None or not 0 < minute[0] < _NS_MAX - 60_000 * NS_PER_MS:
+        return None
+    return minute[0] + int(within) * NS_PER_MS, True
+
+
 @lru_cache(maxsize=2048)
 def _read_iso(text: str) -> tuple[int, bool] | None:
     if _DIGITS.fullmatch(text):
@@ -228,6 +244,8 @@ def _version(value: object) -> int | None:
 
 
 def _time_ms(moment: Moment) -> int | None:
+    if len(moment.times) == 1 and moment.times[0] is not None:  # nearly always
+        return moment.times[0] // NS_PER_MS
     known = [time for time in moment.times if time is not None]
     return max(known) // NS_PER_MS if known else None
 
@@ -239,33 +257,62 @@ def _id_bytes(value: Any) -> bytes | None:
     return canonical(value)
 
 
-def without(body: dict[str, Any], fields: Iterable[Field]) -> dict[str, Any]:
-    """Copy a body without these fields. Only plain paths can be left out."""
-    for field in fields:
-        if field.path:
-            body = _without_path(body, field.path)
-    return body
-
-
-def _without_path(node: Any, path: tuple[str, ...]) -> Any:
-    name, rest = path[0], path[1:]
-    if name == "[]":
-        return [_without_path(item, rest) for item in node] if type(node) is list and rest else node
-    if type(node) is not dict or name not in node:
+def without(node: Any, paths: Paths) -> Any:
+    """Return a tree without these paths: itself where it has none of them, else a copy."""
+    if type(node) is list and "[]" in paths:
+        return [without(item, paths["[]"]) for item in node]
+    if type(node) is not dict:
         return node
-    if not rest:
-        return {key: value for key, value in node.items() if key != name}
-    return {**node, name: _without_path(node[name], rest)}
+    left = node
+    for name, below in paths.items():
+        if name in node and name != "[]":
+            if left is node:
+                left = node.copy()
+            if below is None:
+                del left[name]
+            else:
+                left[name] = without(node[name], below)
+    return left
 
 
 def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
-    """Hash length-prefixed parts with the secret, so that no two lists of parts read the same."""
-    hasher = _keyed(secret, purpose).copy()
-    pieces: list[bytes] = []
-    for part in parts:
-        pieces += (len(part).to_bytes(4, "big"), part)
-    hasher.update(b"".join(pieces))
+    """Hash parts with the secret."""
+    return _finished(_keyed(secret, purpose), joined(parts))
+
+
+def joined(parts: Iterable[bytes]) -> bytes:
+    """Join parts, each behind its length, so that no two lists of parts read the same."""
+    return b"".join([_length(len(part)) + part for part in parts])
+
+
+_length = struct.Struct(">I").pack
+
+#: The bases in words, as the digest takes them in.
+_BASES: Final = {
+    basis: joined((basis.encode(),))
+    for basis in ("explicit id", "body", "body and publish time", "body and envelope id", "nothing")
+}
+
+
+def _finished(hasher: blake2b, rest: bytes) -> bytes:
+    """Go on with what was begun, which stays as it is, to the end."""
+    hasher = hasher.copy()
+    hasher.update(rest)
     return hasher.digest()
+
+
+@lru_cache(maxsize=256)
+def _begun(secret: bytes, purpose: bytes, org: str) -> blake2b:
+    """Take in the key and the org, with which the digests of all its events begin."""
+    hasher = _keyed(secret, purpose).copy()
+    hasher.update(joined((org.encode(),)))
+    return hasher
+
+
+@lru_cache(maxsize=4096)
+def _entity_digest(secret: bytes, org: str, rest: bytes) -> bytes:
+    """Hash what tells an entity from others; its states come in a row, and share it."""
+    return _finished(_begun(secret, b"entity", org), rest)
 
 
 @lru_cache(maxsize=64)

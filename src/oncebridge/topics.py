@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from oncebridge.event import TEXT_MAX
 
@@ -50,6 +51,29 @@ def plain(text: str) -> Field:
     return Field(text, tuple(text.replace("[]", ".[]").split(".")))
 
 
+#: Paths as a tree, gone through once for all of them: under each name the names below it, or None for all of it.
+Paths: TypeAlias = dict[str, Any]
+
+
+def paths_of(fields: Iterable[Field]) -> Paths:
+    """Put the paths of fields into one tree. Expressions have none, and `[]` at an end names nothing in the list."""
+    tree: Paths = {}
+    for field in fields:
+        if field.path and field.path[-1] != "[]":
+            _add_path(tree, field.path)
+    return tree
+
+
+def _add_path(tree: Paths, path: tuple[str, ...]) -> None:
+    *above, last = path
+    for name in above:
+        below = tree.setdefault(name, {})
+        if below is None:
+            return  # all of it is named already
+        tree = below
+    tree[last] = None
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one topic family."""
 
@@ -67,6 +91,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     exclude: tuple[Field, ...] = ()
     echo_window_ms: int = ECHO_WINDOW_MS
     stale: bool = True
+    #: Worked out from the fields above: what does not count for identity, and what does not for the state.
+    outside_identity: Paths = {}
+    outside_state: Paths = {}
+
+    def __post_init__(self) -> None:
+        """Plan once what would be asked for each event."""
+        ids = self.entity if self.explicit_id is None else (*self.entity, self.explicit_id)
+        force_setattr(self, "outside_identity", paths_of(self.exclude))
+        force_setattr(self, "outside_state", paths_of((*self.exclude, *self.time, *ids)))
 
 
 def _rows(topics: str, *, kind: Kind, **fields: str) -> list[Profile]:
@@ -152,6 +185,7 @@ BUILT_IN: Final[tuple[Profile, ...]] = (
 UNKNOWN: Final = Profile(topic="*", time=(plain("eventTime"),))
 
 _CONVERSATION: Final = ("conversationId", "conversation_id", "interactionId", "data.id", "body.conversationId")
+_CONVERSATION_ROOTS: Final = frozenset(name.split(".")[0] for name in _CONVERSATION)
 _STATUS: Final = ("status", "state", "body.status", "body.state")
 _TIME: Final = ("timestamp", "eventTime", "time")
 _EVENT_ID: Final = ("eventId", "event_id")
@@ -296,9 +330,10 @@ def conversation_id(event: Event) -> str | None:
     usual = event.body.get("conversationId")
     if type(usual) is str and usual:
         return usual
-    field = first_field(_CONVERSATION, event.body)
-    if field is not None:
-        return _id_text(field.read(event.body))
+    if not _CONVERSATION_ROOTS.isdisjoint(event.body):
+        field = first_field(_CONVERSATION, event.body)
+        if field is not None:
+            return _id_text(field.read(event.body))
     if event.topic in _SNAPSHOT_TOPICS:
         return _id_text(event.body.get("id"))
     return _part(event, _id_positions(event.topic)[0])
@@ -319,5 +354,7 @@ def _id_text(value: object) -> str | None:
 
 
 def _part(event: Event, at: int | None) -> str | None:
-    parts = event.topic_name.split(".")
-    return parts[at] if at is not None and at < len(parts) else None
+    if at is None:
+        return None
+    parts = event.topic_name.split(".", at + 1)
+    return parts[at] if at < len(parts) else None

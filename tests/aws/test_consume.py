@@ -19,11 +19,11 @@ from botocore.exceptions import ClientError
 import payloads
 from cli.conftest import CommandLine
 from oncebridge import Bridge, PermanentError, RetryLater
+from oncebridge.amazon import queue_client
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.settings import Settings
-from oncebridge.sinks.amazon import queue_client
 from oncebridge.sources.sqs.consumer import QueueRun
 from oncebridge.sources.sqs.in_flight import InFlight, new_message
 from oncebridge.sources.sqs.queue import Failed, Queue, Received

@@ -10,7 +10,7 @@ from oncebridge import Bridge, Settings
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.redis.ledger import RedisLedger
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
-from oncebridge.service.application import make_application
+from oncebridge.service.app import make_application
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.testing.clock import ManualClock
 from servers.process import wait_until

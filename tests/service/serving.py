@@ -9,7 +9,7 @@ from collections import Counter
 from lambda_function import number_of, text
 from oncebridge import Bridge, Settings
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.service.application import make_application
+from oncebridge.service.app import make_application
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.serve import ServeSettings
 from service.asgi import Answered, Client

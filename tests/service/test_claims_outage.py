@@ -13,8 +13,8 @@ from oncebridge.handlers import Handler
 from oncebridge.identity import key_bytes
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
-from oncebridge.service import claims, lender
-from oncebridge.service.application import make_application
+from oncebridge.service import claims
+from oncebridge.service.app import make_application
 from oncebridge.testing.faults import Fault, faulty
 from payloads import ACW, AUDITS, TIME_MS, envelope, raw
 from servers.process import wait_until
@@ -290,7 +290,7 @@ def test_what_is_busy_is_waited_for(place):
 
 def test_what_stays_busy_is_answered_within_the_time_of_a_request(place, monkeypatch):
     """Busy is said before the service would have to give up; the client knows when to come again."""
-    monkeypatch.setattr(lender, "WAITING_SHARE", 0.01)  # the rest is for a machine that is busy itself
+    monkeypatch.setattr(claims, "WAITING_SHARE", 0.01)  # the rest is for a machine that is busy itself
     desk = place.desk(busy_wait_seconds=3600, serve=PATIENT)
     desk.claim(EVENT)
     answered = desk.send("/claims", event=EVENT)

@@ -8,8 +8,8 @@ import pytest
 from oncebridge.claim import Status
 from oncebridge.identity import key_bytes, key_text, unreadable_key
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.service import claim_text
-from oncebridge.service.claim_requests import CALL_KEY_MAX, DETAIL_MAX
+from oncebridge.service import signed_claim
+from oncebridge.service.claim_messages import CALL_KEY_MAX, DETAIL_MAX
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.testing.clock import START_US
@@ -96,6 +96,14 @@ def test_a_wrong_request_is_told_what_is_wrong(desk, path, tree, detail):
     assert detail is None or answered.json == {"title": "Bad Request", "status": 400, "detail": detail}
     assert counts(desk) == {}
     assert desk.bridge.books.received == 0
+
+
+@pytest.mark.parametrize("value", [b"1e400", b"1" * 400])
+def test_a_field_that_cannot_be_parsed_is_named(desk, value):
+    """A number out of range is an error of its field, like any other value that does not fit."""
+    answered = desk.client.post("/claims", raw=b'{"event": {}, "lease_seconds": ' + value + b"}")
+    assert (answered.status, answered.json["detail"]) == (400, LEASE)
+    assert counts(desk) == {}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -316,7 +324,7 @@ def test_a_claim_of_another_ledger_is_refused(place, desk):
 def test_a_claim_of_another_version_is_told_so(desk, monkeypatch):
     """A text that a later version signed is not read as something else."""
     with monkeypatch.context() as later:
-        later.setattr(claim_text, "VERSION", 2)
+        later.setattr(signed_claim, "VERSION", 2)
         claimed = desk.claim(EVENT)
     answered = desk.send("/claims/extend", claim=claimed["claim"])
     assert (answered.status, "another version" in answered.json["detail"]) == (400, True)

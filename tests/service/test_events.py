@@ -8,7 +8,7 @@ from lambda_function import Function, fact, text
 from oncebridge import LedgerUnavailable, PermanentError, RetryLater
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.service import door
+from oncebridge.service import request_limits
 from oncebridge.sources.http_reply import METHODS
 from oncebridge.telemetry import COLUMNS
 from oncebridge.testing.faults import Fault, faulty
@@ -220,7 +220,7 @@ def test_a_body_that_does_not_arrive_has_to_come_again():
 
 def test_bodies_of_all_requests_together_are_bounded(monkeypatch):
     """Many large bodies that never end do not fill the memory, and once they are gone there is room again."""
-    monkeypatch.setattr(door, "HELD_BYTES_MIN", 0)
+    monkeypatch.setattr(request_limits, "HELD_BYTES_MIN", 0)
     with Service(serve={"body_bytes_max": 10_000, "read_within_seconds": 0.3}) as service:
         slow = [service.dribble([b"x" * 9000]) for _ in range(10)]
         statuses = [answered.status for answered, _ in answers(slow)]
@@ -231,8 +231,8 @@ def test_bodies_of_all_requests_together_are_bounded(monkeypatch):
 
 def test_what_becomes_too_much_is_refused_at_once(monkeypatch):
     """Whoever comes when too much is held already is not read any further."""
-    monkeypatch.setattr(door, "HELD_BYTES_MIN", 0)
-    monkeypatch.setattr(door, "LARGEST_BODIES", 1)
+    monkeypatch.setattr(request_limits, "HELD_BYTES_MIN", 0)
+    monkeypatch.setattr(request_limits, "LARGEST_BODIES", 1)
     with Service(serve={"body_bytes_max": 10_000}) as service:
         service.dribble([b"x" * 9000])
         answered, unread = service.dribble([b"x" * 900] * 5).result(PATIENCE_SECONDS)

@@ -12,8 +12,8 @@ from openapi_spec_validator import validate
 
 from oncebridge import Bridge, Settings
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.service.claim_requests import LEASE_SECONDS
 from oncebridge.service.openapi import document
+from oncebridge.settings import TOP
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.testing.faults import Fault, faulty
@@ -89,12 +89,32 @@ def _contents(operation):
 
 def test_the_schemas_know_the_limits_of_the_settings():
     """What a schema allows of a lease is what the service takes, and no more."""
-    schema = DOCUMENT["components"]["schemas"]["ClaimRequest"]["properties"]["lease_seconds"]
+    schema = DOCUMENT["components"]["schemas"]["ClaimRequest"]["properties"]["lease_seconds"]["anyOf"][0]
     for good in (schema["minimum"], schema["maximum"]):
-        LEASE_SECONDS.read(good)
+        TOP["lease_seconds"].read(good)
     for bad in (schema["minimum"] - 0.01, schema["maximum"] + 1):
         with pytest.raises(ValueError, match=r"^$"):
-            LEASE_SECONDS.read(bad)
+            TOP["lease_seconds"].read(bad)
+
+
+@pytest.mark.parametrize("name", ["ClaimAnswer", "ExtendAnswer", "SettleAnswer", "Books", "Health", "KeptProblem"])
+def test_an_answer_always_has_every_field(name):
+    """Clients need not ask whether a field is there; and an answer has no field that the document does not name."""
+    schema = DOCUMENT["components"]["schemas"][name]
+    assert set(schema["required"]) == set(schema["properties"])
+    assert schema["additionalProperties"] is False
+
+
+def test_every_field_of_a_request_is_described():
+    """What a field means is said in its type, also where it may be null."""
+    fields = [
+        field
+        for name in ("ClaimRequest", "ExtendRequest", "SettleRequest")
+        for field in DOCUMENT["components"]["schemas"][name]["properties"].values()
+    ]
+    assert len(fields) == 10
+    for field in fields:
+        assert "description" in resolved(field) or "description" in field["anyOf"][0]
 
 
 def test_the_service_hands_the_document_out(desk):

@@ -9,7 +9,7 @@ import granian
 import pytest
 
 from oncebridge.errors import ConfigurationError
-from oncebridge.service.workers import Worker, Workers, address_of, is_loopback, take_place
+from oncebridge.service.workers import Worker, Workers, address_of, is_loopback, reserve_address
 from oncebridge.settings.serve import ServeSettings
 
 # --- the address ---------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def test_a_port_that_somebody_listens_on_is_refused():
         with pytest.raises(
             ConfigurationError, match=f"cannot listen on 127.0.0.1 port {port}: Address .* in use; name"
         ):
-            take_place("127.0.0.1", port)
+            reserve_address("127.0.0.1", port)
 
 
 def test_a_port_is_refused_even_where_whoever_listens_would_share_it():
@@ -61,23 +61,23 @@ def test_a_port_is_refused_even_where_whoever_listens_would_share_it():
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(ConfigurationError, match="in use"):
-            take_place("127.0.0.1", other.getsockname()[1])
+            reserve_address("127.0.0.1", other.getsockname()[1])
 
 
 def test_a_place_is_kept_for_workers_that_do_not_listen_yet():
     """Each worker can listen there, and the system gives the port to nobody else."""
-    place = take_place("127.0.0.1", 0)
+    listening = reserve_address("127.0.0.1", 0)
     try:
-        assert place.port > 0
-        assert place.url == f"http://127.0.0.1:{place.port}"
+        assert listening.port > 0
+        assert listening.url == f"http://127.0.0.1:{listening.port}"
         with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
-            stranger.bind(("127.0.0.1", place.port))
+            stranger.bind(("127.0.0.1", listening.port))
         for _ in range(2):
             with socket.socket() as worker:
                 worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                worker.bind(("127.0.0.1", place.port))
+                worker.bind(("127.0.0.1", listening.port))
     finally:
-        place.held.close()
+        listening.held.close()
 
 
 def test_a_port_that_is_let_go_can_be_taken_at_once():
@@ -88,14 +88,14 @@ def test_a_port_that_is_let_go_can_be_taken_at_once():
             connection, _ = server.accept()
             connection.close()  # so that it is this side that remembers the connection for a while
             assert client.recv(1) == b""
-    take_place("127.0.0.1", port).held.close()
+    reserve_address("127.0.0.1", port).held.close()
 
 
 def test_an_address_of_the_newer_kind_is_in_brackets():
     """So that the port can be told from it."""
-    place = take_place("::1", 0)
-    place.held.close()
-    assert place.url == f"http://[::1]:{place.port}"
+    listening = reserve_address("::1", 0)
+    listening.held.close()
+    assert listening.url == f"http://[::1]:{listening.port}"
 
 
 # --- the server ----------------------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ def test_the_server_is_told_what_settings_say(monkeypatch, tmp_path):
         return SimpleNamespace()
 
     monkeypatch.setattr(granian, "Granian", server)
-    place = take_place("127.0.0.1", 0)
-    place.held.close()
+    listening = reserve_address("127.0.0.1", 0)
+    listening.held.close()
     settings = ServeSettings(workers=3, read_within_seconds=1.5, answer_within_seconds=2.5)
-    Workers(print, place, settings, folder=tmp_path, log={})
-    assert (told["address"], told["port"], told["workers"]) == ("127.0.0.1", place.port, 3)
+    Workers(print, listening, settings, folder=tmp_path, log={})
+    assert (told["address"], told["port"], told["workers"]) == ("127.0.0.1", listening.port, 3)
     assert (told["interface"], told["http"], told["websockets"]) == ("asgi", "1", False)
     assert told["http1_settings"].header_read_timeout == 1500
     assert told["backpressure"] == 342

@@ -16,8 +16,7 @@ from oncebridge.ledgers.findings import Level
 from oncebridge.settings import load_settings
 from oncebridge.settings.sinks.bus import BusSettings
 from oncebridge.sinks import make_sink
-from oncebridge.sinks.amazon import LOOK_EACH_US
-from oncebridge.sinks.bus import DETAIL_TYPE_MAX, own_source, with_key
+from oncebridge.sinks.bus import DETAIL_TYPE_MAX, LOOK_EACH_US, own_source, with_key
 from oncebridge.sinks.promise import AT_LEAST_ONCE
 from oncebridge.sinks.sending import (
     BYTES_MAX,
@@ -632,7 +631,7 @@ def test_wrong_settings_are_refused(refused, text, words):
 def test_a_missing_package_is_named(means):
     """Without boto3 the sink is refused with the line that installs it."""
     with (
-        mock.patch("oncebridge.sinks.amazon.find_spec", return_value=None),
+        mock.patch("oncebridge.amazon.find_spec", return_value=None),
         pytest.raises(MissingExtra, match=r"sink clean: bus: needs boto3; .*pip install 'oncebridge\[aws\]'"),
     ):
         make_sink(BusSettings(name="clean", bus="clean"), means)

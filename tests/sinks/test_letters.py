@@ -9,12 +9,12 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from oncebridge import Bridge, ConfigurationError, MissingExtra, Outcome, PermanentError, Settings, Verdict
+from oncebridge.amazon import region_and_endpoint
 from oncebridge.claim import Status
 from oncebridge.handlers import LetterCopy
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.sinks import letters
-from oncebridge.sinks.amazon import place_of_queue
 from oncebridge.sinks.letters import LetterBus, LetterNotSent, LetterQueue
 from payloads import ACW, ENVELOPE_ID, TIME_MS, envelope, raw, status_change
 from servers.process import wait_until
@@ -396,7 +396,7 @@ def test_what_is_no_object_is_sent_encoded_to_a_bus():
 )
 def test_a_queue_is_where_its_url_says(host, region, endpoint):
     """Region and endpoint come from the queue's URL, for Amazon's own hosts, endpoints in a VPC and emulators."""
-    assert place_of_queue(f"{host}/123456789012/events") == (region, endpoint)
+    assert region_and_endpoint(f"{host}/123456789012/events") == (region, endpoint)
 
 
 @pytest.mark.parametrize("url", ["dead-letters", "https://sqs.eu-central-1.amazonaws.com", "arn:aws:sqs:x:1:q"])
@@ -415,7 +415,7 @@ def test_a_wrong_bus_is_refused():
 def test_a_missing_package_is_named():
     """Without boto3 the setting is refused with the line that installs it."""
     with (
-        mock.patch("oncebridge.sinks.amazon.find_spec", return_value=None),
+        mock.patch("oncebridge.amazon.find_spec", return_value=None),
         pytest.raises(MissingExtra, match=r"pip install 'oncebridge\[aws\]'"),
     ):
         Bridge("memory://", settings=Settings(dead_letter_bus="genesys-dead")).open()

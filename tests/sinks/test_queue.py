@@ -365,7 +365,7 @@ def test_wrong_settings_are_refused(empty_workplace, text, words):
 def test_a_missing_package_is_named(means):
     """Without boto3 the sink is refused with the line that installs it."""
     with (
-        mock.patch("oncebridge.sinks.amazon.find_spec", return_value=None),
+        mock.patch("oncebridge.amazon.find_spec", return_value=None),
         pytest.raises(MissingExtra, match=r"sink q: queue: needs boto3; .*pip install 'oncebridge\[aws\]'"),
     ):
         make_sink(QueueSettings(name="q", queue=QUEUE_URL), means)

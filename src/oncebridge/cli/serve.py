@@ -31,16 +31,16 @@ from oncebridge.cli.wiring import (
 )
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
 from oncebridge.ledgers import scheme_of
-from oncebridge.service.application import make_application
+from oncebridge.service.app import make_application
 from oncebridge.service.connections import ConnectionGuard
 from oncebridge.service.metrics import BEFORE, NEWEST, WorkerMetrics, books_of, read_snapshots
-from oncebridge.service.workers import End, Place, Worker, Workers, address_of, is_loopback, take_place
+from oncebridge.service.workers import End, ListenAddress, Worker, Workers, address_of, is_loopback, reserve_address
 from oncebridge.settings import Settings, load_settings
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.telemetry import JSONFormatter, logger
 
 if TYPE_CHECKING:
-    from oncebridge.service.door import Application
+    from oncebridge.service.request_limits import Application
 
 EXIT_GAVE_UP: Final = 1
 EXIT_SIGNAL: Final = 128  # and the signal's number, as shells have it
@@ -76,14 +76,14 @@ def serve(
     address = check_address(bridge.settings, ledger_kind(bridge))
     make_application(bridge)  # what is missing is named here, and not by each worker
     with ExitStack() as stack:
-        place = take_place(address, bridge.settings.serve.port)
-        stack.callback(place.held.close)
+        listening = reserve_address(address, bridge.settings.serve.port)
+        stack.callback(listening.held.close)
         _say_beforehand(bridge)
         reached = _look_at_ledger(bridge)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="oncebridge-serve-")))
-        plan = replace(plan, folder=folder, port=place.port, said=reached)
-        service = Workers(plan, place, bridge.settings.serve, folder=folder, log=LOG)
-        end = service.run(on_ready=partial(_say_ready, bridge, place, handler), on_stop=_say_stopping, on_death=say)
+        plan = replace(plan, folder=folder, port=listening.port, said=reached)
+        service = Workers(plan, listening, bridge.settings.serve, folder=folder, log=LOG)
+        end = service.run(on_ready=partial(_say_ready, bridge, listening, handler), on_stop=_say_stopping, on_death=say)
         _report(folder, json=json)
     if end is End.GAVE_UP:
         say_error("the workers ended again as soon as they were started; what they said is above")
@@ -186,12 +186,12 @@ def _look_at_ledger(bridge: Bridge) -> bool:
         return False
 
 
-def _say_ready(bridge: Bridge, place: Place, handler: str | None) -> None:
+def _say_ready(bridge: Bridge, listening: ListenAddress, handler: str | None) -> None:
     workers, sinks = bridge.settings.serve.workers, bridge.settings.sinks
     names = [*([handler] if handler else []), *(sink.name for sink in sinks)]
     to = f", events go to {', '.join(names) or 'downstream_url'}" if bridge.handlers else ""
     several = "workers" if workers > 1 else "worker"
-    say(f"serving {place.url} with {workers} {several}, ledger {ledger_kind(bridge)}{to}")
+    say(f"serving {listening.url} with {workers} {several}, ledger {ledger_kind(bridge)}{to}")
 
 
 def _say_stopping() -> None:

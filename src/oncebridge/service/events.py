@@ -6,32 +6,34 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.service.door import Refused, send_reply
+from oncebridge.service.request_limits import Refused, send_reply
 from oncebridge.sources.http_reply import METHODS, come_again
 from oncebridge.sources.request_body import TooMany, deliveries_in
 
 if TYPE_CHECKING:
-    from oncebridge.service.door import Door, Receive, Scope, Send
-    from oncebridge.service.gathering import Bundle, Gathering
+    from oncebridge.service.request_batcher import PendingRequest, RequestBatcher
+    from oncebridge.service.request_limits import Receive, RequestLimits, Scope, Send
     from oncebridge.sources.http_reply import Reply
 
-#: Larger bodies are taken apart in a thread: other requests need not wait for that.
+#: Larger bodies are parsed in a thread, so that other requests do not wait for it.
 LARGE_BYTES: Final = 262_144
 
-#: With any other answer the sender would take the event for done, or for refused.
-NOBODY: Final = come_again("no handler and no sink is configured, so events would go nowhere", 60)
-NOT_READ: Final = come_again("it takes longer to read than a request may, and nothing of it was processed")
+#: 503, since with any other answer the sender would take the event for done, or for refused.
+NO_HANDLERS: Final = come_again("no handler and no sink is configured, so events would go nowhere", 60)
+NOT_READ: Final = come_again("reading the request takes longer than a request may; nothing of it was processed")
 
 
 class Events:
-    """The application of this one path, by itself: a router in front of it would cost more than a tenth."""
+    """The application of this one path, without a router: that would cost more than a tenth of the time."""
 
-    def __init__(self, door: Door, gathering: Gathering, *, handled: bool, most: int) -> None:
-        """Take the parts, whether there is anybody to handle events, and how many a request may bring."""
-        self._door = door
-        self._gathering = gathering
-        self._handled = handled
-        self._most = most
+    def __init__(
+        self, limits: RequestLimits, batcher: RequestBatcher, *, has_handlers: bool, deliveries_max: int
+    ) -> None:
+        """Take the parts, whether any handler or sink is configured, and how many deliveries a request may hold."""
+        self._limits = limits
+        self._batcher = batcher
+        self._has_handlers = has_handlers
+        self._deliveries_max = deliveries_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -39,43 +41,44 @@ class Events:
         if refused is not None:
             await send_reply(send, refused, scope=scope, close=True)
             return
-        bundle = self._gathering.expect()
+        request = self._batcher.start()
         try:
-            body = await self._door.read(scope, receive)
-            reply = await (self._bring(bundle, body) if len(body) <= LARGE_BYTES else self._bring_large(bundle, body))
+            body = await self._limits.read(scope, receive)
+            reply = await (self._submit if len(body) <= LARGE_BYTES else self._submit_large)(request, body)
         except Refused as refusal:
             await send_reply(send, refusal.reply, scope=scope, close=True)
         else:
             await send_reply(send, reply)
         finally:
-            bundle.deadline.meet()
+            request.deadline.meet()
 
-    def _bring(self, bundle: Bundle, body: bytes) -> asyncio.Future[Reply]:
-        """Take a body apart, and have it worked off."""
+    def _submit(self, request: PendingRequest, body: bytes) -> asyncio.Future[Reply]:
+        """Parse a body, and submit its deliveries."""
         try:
-            raws = deliveries_in(body, self._most)
+            raws = deliveries_in(body, self._deliveries_max)
         except TooMany as refusal:
-            self._door.let_go(len(body))
+            self._limits.release(len(body))
             raise Refused(refusal.reply) from None
-        return self._gathering.bring(bundle, raws, len(body))
+        return self._batcher.submit(request, raws, len(body))
 
-    async def _bring_large(self, bundle: Bundle, body: bytes) -> Reply:
-        """Do it in a thread, within the time of a request: what takes longer is not begun."""
-        reading = asyncio.ensure_future(asyncio.to_thread(deliveries_in, body, self._most))
-        either: set[asyncio.Future[Any]] = {reading, bundle.reply}
+    async def _submit_large(self, request: PendingRequest, body: bytes) -> Reply:
+        """Parse a body in a thread. If that outlasts the request's time, nothing of it is submitted."""
+        reading = asyncio.ensure_future(asyncio.to_thread(deliveries_in, body, self._deliveries_max))
+        either: set[asyncio.Future[Any]] = {reading, request.reply}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
-            reading.add_done_callback(partial(self._let_go, len(body)))  # until then it takes up room
+            reading.add_done_callback(partial(self._release, len(body)))  # its bytes are held until then
             return NOT_READ
         error = reading.exception()
         if error is None:
-            return await self._gathering.bring(bundle, reading.result(), len(body))
-        self._let_go(len(body), reading)
+            return await self._batcher.submit(request, reading.result(), len(body))
+        self._release(len(body), reading)
         raise Refused(error.reply) if isinstance(error, TooMany) else error
 
-    def _let_go(self, size: int, reading: asyncio.Future[list[bytes]]) -> None:
-        reading.exception()  # looked at, so that nobody warns of it
-        self._door.let_go(size)
+    def _release(self, size: int, reading: asyncio.Future[list[bytes]]) -> None:
+        reading.exception()  # retrieved, so that asyncio does not warn of it
+        self._limits.release(size)
 
     def _refusal(self, scope: Scope) -> Reply | None:
-        return self._door.refusal(scope, METHODS) or (None if self._handled else NOBODY) or self._gathering.refusal
+        refused = self._limits.refusal(scope, METHODS)
+        return refused or (None if self._has_handlers else NO_HANDLERS) or self._batcher.refusal

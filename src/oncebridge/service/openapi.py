@@ -1,13 +1,53 @@
-"""What the service answers to what, as an OpenAPI document: its examples are sent to the service by the tests."""
+"""The OpenAPI document of the service: its schemas come from the types, and the tests send its examples."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import cache
+from typing import Annotated, Any, Final, Literal
 
-from oncebridge.service.claim_requests import CALL_KEY_HEADER, CALL_KEY_MAX
-from oncebridge.service.openapi_schemas import SCHEMAS
+import msgspec
+from msgspec import Meta
+
+from oncebridge.service.claim_messages import (
+    CALL_KEY_HEADER,
+    CALL_KEY_MAX,
+    ClaimAnswer,
+    ClaimRequest,
+    ExtendAnswer,
+    ExtendRequest,
+    KeptProblem,
+    Problem,
+    SettleAnswer,
+    SettleRequest,
+)
+from oncebridge.sources.http_reply import RETRY_AFTER_SECONDS_MAX
+from oncebridge.telemetry import COLUMNS
 
 Node = dict[str, Any]
+
+#: The answer to `POST /events`, which has a field for each column of the books.
+Books: Final = msgspec.defstruct(
+    "Books", [(name, Annotated[int, Meta(ge=0)]) for name in ("received", *COLUMNS)], forbid_unknown_fields=True
+)
+Books.__doc__ = "How many deliveries were received, and how many of them ended in each column."
+
+
+class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer to `GET /health`."""
+
+    status: Literal["ok"]
+    ledger: Annotated[Literal["in reach", "out of reach"], Meta(description="As it was the last time it was needed.")]
+
+
+_MESSAGES: Final = (
+    *(ClaimRequest, ClaimAnswer, ExtendRequest, ExtendAnswer, SettleRequest, SettleAnswer),
+    *(Books, Health, Problem, KeptProblem),
+)
+_EVENT_SCHEMA: Final[Node] = {
+    "description": "One delivery, byte for byte as it arrived: an object or a text, with its envelope or without, also "
+    "as SQS, SNS, Kinesis and others wrap it, if there is one delivery in it.",
+    "anyOf": [{"type": "object"}, {"type": "string"}, {"type": "array"}],
+}
 
 DESCRIPTION: Final = """\
 Takes events of Genesys Cloud and lets each take effect once.
@@ -15,13 +55,13 @@ Takes events of Genesys Cloud and lets each take effect once.
 `POST /events` gives events to the handlers and sinks of this service. The three routes below `/claims` are for
 programs in other languages that handle events themselves:
 
-1. `POST /claims` with the delivery. Where `claim` is null, acknowledge the delivery if `acknowledge` is true, or else
-   let it come again.
-2. Handle the event. Send `key` along with whatever you write, and extend the claim if it takes longer than the lease.
-3. `POST /claims/settle` with how it ended. Acknowledge the delivery after `ok` with `done` or `dead`, and only then.
+1. `POST /claims` with the delivery. If `claim` is null, acknowledge the delivery if `acknowledge` is true; otherwise
+   leave it to be redelivered.
+2. Handle the event. Send `key` along with every write, and extend the claim if handling takes longer than the lease.
+3. `POST /claims/settle` with the outcome. Acknowledge the delivery after `ok` with `done` or `dead`, and only then.
 
-Whatever is answered with 503 may be sent again, unchanged. An answer takes up to `answer_within_seconds`, 4.5 unless
-set, for instance while an event is busy: let clients wait longer than that."""
+A request that is answered with 503 may be sent again, unchanged. An answer may take `answer_within_seconds`, which is
+4.5 unless set, for example while an event is busy: clients need a longer timeout."""
 
 _EVENT: Final[Node] = {
     "version": "0",
@@ -45,11 +85,15 @@ _EVENT: Final[Node] = {
     },
 }
 _KEY: Final = "ob1_0f6c7e0b5a9d4c1e8b7a6f5e4d3c2b1a"
-_CLAIM: Final = "kX0c9vPzT1m4eYJ2wq8LrwGcAc8ABk7z3Vw7CQHOAcnDgM8ABk7z3Vw"  # cut: a real one is some 400 characters long
+_CLAIM: Final = (
+    "kX0c9vPzT1m4eYJ2wq8LrwGcAc8ABk7z3Vw7CQHOAcnDgM8ABk7z3Vw"  # shortened: a real one has about 400 characters
+)
 
 
+@cache
 def document() -> Node:
     """Return the document."""
+    _, schemas = msgspec.json.schema_components(_MESSAGES, ref_template="#/components/schemas/{name}")
     return {
         "openapi": "3.1.0",
         "info": {
@@ -69,7 +113,7 @@ def document() -> Node:
             "/openapi.json": {"get": _OPENAPI},
         },
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": {"Event": _EVENT_SCHEMA, **schemas},
             "responses": _RESPONSES,
             "headers": {"RetryAfter": _RETRY_AFTER},
             "securitySchemes": _SECURITY,
@@ -80,8 +124,12 @@ def document() -> Node:
 # --- parts ---------------------------------------------------------------------------------------------------
 
 
+def _ref(schema: str) -> Node:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
 def _json(schema: str, **examples: Any) -> Node:
-    content: Node = {"schema": {"$ref": f"#/components/schemas/{schema}"}}
+    content: Node = {"schema": _ref(schema)}
     if examples:
         content["examples"] = {name: {"value": value} for name, value in examples.items()}
     return {"application/json": content}
@@ -93,7 +141,7 @@ def _body(schema: str, **examples: Any) -> Node:
 
 def _problem(description: str, status: int, title: str, detail: str, headers: Node | None = None) -> Node:
     example = {"title": title, "status": status, "detail": detail}
-    content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
+    content = {"schema": _ref("Problem"), "example": example}
     response: Node = {"description": description, "content": {"application/problem+json": content}}
     return response if headers is None else {**response, "headers": headers}
 
@@ -122,8 +170,8 @@ _KEPT: Final = {
     "key": _KEY,
 }
 _RETRY_AFTER: Final[Node] = {
-    "description": "After how many seconds to send the same again.",
-    "schema": {"type": "integer", "minimum": 1, "maximum": 3600},
+    "description": "After how many seconds to send the same request again.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": RETRY_AFTER_SECONDS_MAX},
 }
 _SECURITY: Final[Node] = {
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -136,29 +184,29 @@ _SECURITY: Final[Node] = {
 }
 _RESPONSES: Final[Node] = {
     "WrongEvents": _problem(
-        "Something was unreadable, or may not come in; it is kept as a dead letter, and need not be sent again.",
+        "A delivery was unreadable, or is not allowed; it is kept as a dead letter, and need not be sent again.",
         400,
         "Bad Request",
         "1 of 1 kept as dead letters; the first is unreadable: is empty",
     ),
     "WrongRequest": _problem(
-        "The request is wrong, and stays wrong; it changed nothing.",
+        "The request is wrong. It changed nothing, and sending it again does not help.",
         400,
         "Bad Request",
-        "claim: is none that was given out for this ledger, or was cut or changed; send it as it was answered",
+        "claim: is not a claim of this ledger, or was cut or changed; send it exactly as it was answered",
     ),
     "WrongClaim": {
-        "description": "The request is wrong, and stays wrong; it changed nothing. Or the event is unreadable, or may "
-        "not come in: then it is kept as a dead letter, `acknowledge` is true, and the delivery may be acknowledged.",
+        "description": "The request is wrong. It changed nothing, and sending it again does not help. Or the event is "
+        "unreadable, or not allowed: then `acknowledge` is true, and the event is kept as a dead letter.",
         "content": {
             "application/problem+json": {
-                "schema": {"$ref": "#/components/schemas/WrongClaim"},
+                "schema": {"oneOf": [_ref("Problem"), _ref("KeptProblem")]},
                 "examples": {"wrong": {"value": _WRONG}, "kept": {"value": _KEPT}},
             }
         },
     },
     "NoKey": _problem(
-        "There are keys, and none of them was sent.",
+        "The service has keys, and the request has none of them.",
         401,
         "Unauthorized",
         "send one of the keys as X-API-Key, as Authorization: Bearer, or as the password of Basic",
@@ -166,20 +214,21 @@ _RESPONSES: Final[Node] = {
     ),
     "NotMeasured": _problem("Nothing is measured here.", 404, "Not Found", "nothing is measured here"),
     "WrongMethod": _problem(
-        "Sent with another method.",
+        "The route does not take this method.",
         405,
         "Method Not Allowed",
         "sent with POST",
         {"Allow": {"schema": {"type": "string"}}},
     ),
     "TooLarge": _problem(
-        "The body is larger than it may be.",
+        "The body is too large, or holds too many deliveries.",
         413,
         "Request Entity Too Large",
         "a request may have 16,777,216 bytes",
     ),
     "ComeAgain": _problem(
-        "Send the same again: the ledger is out of reach, something failed, time ran out, or too much is waiting.",
+        "Send the same request again: the ledger is out of reach, a handler failed, the time was not enough, or too "
+        "many requests are waiting.",
         503,
         "Service Unavailable",
         "the ledger is out of reach",
@@ -190,25 +239,17 @@ _POSTED: Final = ("401 NoKey", "405 WrongMethod", "413 TooLarge", "503 ComeAgain
 
 # --- routes --------------------------------------------------------------------------------------------------
 
-_BOOKS: Final = dict.fromkeys(SCHEMAS["Books"]["required"], 0)
+_BOOKS: Final = dict.fromkeys(("received", *COLUMNS), 0)
 
 _EVENTS: Final[Node] = {
-    "operationId": "bringEvents",
+    "operationId": "sendEvents",
     "summary": "Give one event or a batch to the handlers and sinks of this service",
-    "description": "Whatever AWS wraps around events is recognised. PUT and PATCH do the same. The answer is about the "
-    "whole batch: what of it is done already is a duplicate when it comes again.",
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"$ref": "#/components/schemas/Event"},
-                "examples": {"one": {"value": _EVENT}, "batch": {"value": [_EVENT]}},
-            }
-        },
-    },
+    "description": "Events may be wrapped as AWS services wrap them. PUT and PATCH do the same. The answer is for the "
+    "whole batch; if it is sent again, the events that are done already are duplicates.",
+    "requestBody": _body("Event", one=_EVENT, batch=[_EVENT]),
     "responses": _responses(
         {
-            "description": "Each delivery is done, or known to need no work.",
+            "description": "Every delivery is done, or needs no work.",
             "content": _json("Books", one={**_BOOKS, "received": 1, "processed": 1}),
         },
         "400 WrongEvents",
@@ -222,7 +263,7 @@ _GRANTED: Final = {
     "reason": "first delivery of this event",
     "key": _KEY,
     "topic": "v2.users.{id}.presence",
-    "of": None,
+    "original_envelope_id": None,
     "outcome": None,
     "claim": _CLAIM,
     "token": 1_780_000_000_123_456,
@@ -244,22 +285,22 @@ _REDELIVERY: Final = {
     "verdict": "redelivery",
     "acknowledge": True,
     "reason": "same event in the same envelope, already done",
-    "of": _EVENT["id"],
+    "original_envelope_id": _EVENT["id"],
 }
 
 _CLAIMS: Final[Node] = {
-    "operationId": "claim",
+    "operationId": "claimEvent",
     "summary": "Ask for the exclusive right to handle one event",
-    "description": "An event that is busy is waited for a little. One whose attempts are used up is buried: verdict "
-    "fresh, outcome dead, and no claim.",
+    "description": "The service waits briefly for a busy event. An event whose attempts are used up becomes a dead "
+    "letter: verdict fresh, outcome dead, and no claim.",
     "parameters": [
         {
             "name": CALL_KEY_HEADER,
             "in": "header",
             "required": False,
-            "description": "A random text, new for each call. Send it again only with the very same request, if its "
-            "answer was lost: while that claim runs, the same claim is answered, and no attempt is counted. Two "
-            "workers with the same key get the same claim, so an event's id is no such key.",
+            "description": "A random text, new for each call. If an answer was lost, send the same request with the "
+            "same key: while that claim runs, you get the same claim, and no attempt is counted. Two workers with the "
+            "same key get the same claim, so do not use an event's id.",
             "schema": {"type": "string", "minLength": 1, "maxLength": CALL_KEY_MAX},
         }
     ],
@@ -277,7 +318,7 @@ _CLAIMS: Final[Node] = {
 }
 _EXTEND: Final[Node] = {
     "operationId": "extendClaim",
-    "summary": "Let a claim run longer",
+    "summary": "Make a claim run longer",
     "requestBody": _body("ExtendRequest", plain={"claim": _CLAIM}, longer={"claim": _CLAIM, "lease_seconds": 120}),
     "responses": _responses(
         {
@@ -291,7 +332,7 @@ _EXTEND: Final[Node] = {
 _SETTLE: Final[Node] = {
     "operationId": "settleClaim",
     "summary": "End a claim",
-    "description": "May be repeated: who finds the outcome that was asked for is told ok.",
+    "description": "May be repeated: if the claim has ended with this outcome already, the answer is ok.",
     "requestBody": _body(
         "SettleRequest",
         retry={
@@ -317,12 +358,12 @@ _SETTLE: Final[Node] = {
     ),
 }
 _HEALTH: Final[Node] = {
-    "operationId": "health",
-    "summary": "Whether the service runs",
+    "operationId": "getHealth",
+    "summary": "Whether the service runs, and whether its ledger is in reach",
     "security": [],
     "responses": _responses(
         {
-            "description": "It does.",
+            "description": "The service runs.",
             "content": _json("Health", usual={"status": "ok", "ledger": "in reach"}),
         },
         "405 WrongMethod",
@@ -330,7 +371,7 @@ _HEALTH: Final[Node] = {
     ),
 }
 _METRICS: Final[Node] = {
-    "operationId": "metrics",
+    "operationId": "getMetrics",
     "summary": "Metrics for Prometheus, of all workers",
     "responses": _responses(
         {"description": "The metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}},
@@ -341,7 +382,7 @@ _METRICS: Final[Node] = {
     ),
 }
 _OPENAPI: Final[Node] = {
-    "operationId": "describe",
+    "operationId": "getDocument",
     "summary": "This document",
     "security": [],
     "responses": _responses(

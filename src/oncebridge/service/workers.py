@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from granian.server.common import AbstractServer
 
-    from oncebridge.service.door import Application, Receive, Scope, Send
+    from oncebridge.service.request_limits import Application, Receive, Scope, Send
     from oncebridge.settings.serve import ServeSettings
 
 #: How much longer than a request a worker may take to end; then it is killed.
@@ -44,8 +44,8 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # --- the address ---------------------------------------------------------------------------------------------
 
 
-class Place(msgspec.Struct, frozen=True):
-    """An address and a port that are ours as long as the socket is open; the workers listen there too."""
+class ListenAddress(msgspec.Struct, frozen=True):
+    """An address and a port, reserved for the workers as long as the socket is open."""
 
     held: socket.socket
     address: str
@@ -74,8 +74,8 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def take_place(address: str, port: int) -> Place:
-    """Make sure that nobody listens at a port, and keep it for the workers; 0 takes a free one."""
+def reserve_address(address: str, port: int) -> ListenAddress:
+    """Reserve a port that no other process listens on; 0 takes a free one."""
     try:
         with _bound(address, port):
             pass  # alone: whoever listens there already is in the way, even if they would share it
@@ -84,7 +84,7 @@ def take_place(address: str, port: int) -> Place:
         raise ConfigurationError(
             f"cannot listen on {address} port {port}: {error.strerror}; name another by --host and --port"
         ) from None
-    return Place(held, address, held.getsockname()[1])
+    return ListenAddress(held, address, held.getsockname()[1])
 
 
 def _bound(address: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -201,7 +201,7 @@ class Workers:
     def __init__(
         self,
         load: Callable[[], Application],
-        place: Place,
+        address: ListenAddress,
         settings: ServeSettings,
         *,
         folder: Path,
@@ -209,10 +209,10 @@ class Workers:
     ) -> None:
         """Take what makes the application in a worker (it is pickled), and how the server's log is written."""
         self._load = load
-        self._place = place
+        self._address = address
         self._settings = settings
         self._folder = folder
-        self._server = _server(place, settings, log)
+        self._server = _server(address, settings, log)
         # Its own gives up when a worker is killed twice within seconds.
         self._server._serve_loop = self._keep_running  # type: ignore[method-assign]  # noqa: SLF001
         self._restarts = Restarts()
@@ -305,13 +305,13 @@ class Workers:
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection((self._place.address, self._place.port), timeout=1):
+            with socket.create_connection((self._address.address, self._address.port), timeout=1):
                 return True
         except OSError:
             return False
 
 
-def _server(place: Place, settings: ServeSettings, log: dict[str, Any]) -> AbstractServer[Any]:
+def _server(address: ListenAddress, settings: ServeSettings, log: dict[str, Any]) -> AbstractServer[Any]:
     try:
         from granian import Granian
         from granian.constants import HTTPModes, Interfaces
@@ -321,8 +321,8 @@ def _server(place: Place, settings: ServeSettings, log: dict[str, Any]) -> Abstr
         raise MissingExtra("the service needs granian; install it with: pip install 'oncebridge[http]'") from None
     return Granian(
         "oncebridge",
-        address=place.address,
-        port=place.port,
+        address=address.address,
+        port=address.port,
         interface=Interfaces.ASGI,
         workers=settings.workers,
         # HTTP/1 alone: where a connection may become either, one that sends nothing is never closed.

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from oncebridge.errors import ConfigurationError, MissingExtra
+from oncebridge.amazon import Meaning, code_of, make_client, meaning_of, require_boto3
+from oncebridge.errors import ConfigurationError
 from oncebridge.settings.checks import Check, read_text, read_texts
 
 SECRET_BYTES_MIN: Final = 16
@@ -70,26 +71,25 @@ def _from_file(path: str) -> str:
 
 
 def _from_secrets_manager(place: str) -> str:
+    require_boto3("secretsmanager")
     try:
-        import boto3
-        import botocore.exceptions
-        from botocore.config import Config
-    except ImportError:
-        raise MissingExtra("secretsmanager: needs boto3; install it with: pip install 'oncebridge[aws]'") from None
-    try:
-        # Sooner than boto3 would by itself: a function has ten seconds to start, and is ended without a word then.
-        patience = Config(connect_timeout=2, read_timeout=2, retries={"total_max_attempts": 2})
-        answer = boto3.client("secretsmanager", config=patience).get_secret_value(SecretId=place)
-    except botocore.exceptions.HTTPClientError as error:
-        raise ConfigurationError(
-            f"secretsmanager:{place}: {error}; check the way to Secrets Manager: in a VPC it is an interface endpoint "
-            "or a NAT gateway"
-        ) from None
-    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-        raise ConfigurationError(f"secretsmanager:{place}: {error}") from None
+        # Sooner than elsewhere: a function has ten seconds to start, and is ended without a word then.
+        client = make_client("secretsmanager", connect_seconds=2, read_seconds=2)
+        answer = client.get_secret_value(SecretId=place)
+    except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
+        words = meaning_of(error).words("Secrets Manager", _OWN_WORDS)
+        raise ConfigurationError(f"secretsmanager:{place}: {words} ({code_of(error)})") from None
     return str(answer.get("SecretString", ""))
 
 
+_OWN_WORDS: Final = {
+    Meaning.DENIED: "may not be read by this worker; allow it secretsmanager:GetSecretValue on this secret",
+    Meaning.KEY: "cannot be decrypted by this worker; allow it kms:Decrypt with the secret's key",
+    Meaning.UNREACHABLE: (
+        "Secrets Manager is out of reach; check the region, and the way to it: in a VPC it is an interface endpoint "
+        "or a NAT gateway"
+    ),
+}
 _PLACES: Final = {"env": _from_environment, "file": _from_file, "secretsmanager": _from_secrets_manager}
 
 REFERENCE: Final = Check("env:NAME, file:PATH or secretsmanager:ID", read_reference, shown=False)

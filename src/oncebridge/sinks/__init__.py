@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from oncebridge.breaker import Breaker
+from oncebridge.breaker import Breaker, Outage
 from oncebridge.clock import Clock
 from oncebridge.ledgers.protocol import Ledger
 from oncebridge.settings.sinks.bus import BusSettings
@@ -55,20 +54,22 @@ class Breakers:
     """A breaker for each host: what one sink learns of a host, every other that sends there knows too."""
 
     def __init__(self, clock: Clock, warn: Callable[[str], None] = lambda _: None) -> None:
-        """Start with none; take whom to tell that a host is out of reach, and that it is back."""
+        """Start with none; take the function that says that a host is out of reach, and that it is back."""
         self._clock = clock
         self._warn = warn
         self._by_host: dict[str, Breaker] = {}
 
     def of(self, host: str) -> Breaker:
         """Return the breaker of a host and its port."""
-        return self._by_host.setdefault(host, Breaker(self._clock, tell=partial(self._tell, host)))
-
-    def _tell(self, host: str, why: str | None) -> None:
-        if why is None:
-            self._warn(f"{host} is in reach again")
-        else:
-            self._warn(f"{host} is left alone until it is back, and what is for it waits: {why}")
+        found = self._by_host.get(host)
+        if found is None:
+            outage = Outage(
+                self._warn,
+                f"{host} is in reach again",
+                prefix=f"{host} is left alone until it is back, and what is for it waits: ",
+            )
+            found = self._by_host.setdefault(host, Breaker(self._clock, outage=outage))
+        return found
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,21 +7,33 @@ key, in `detail.oncebridge.key`.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
+from oncebridge.amazon import (
+    LazyClient,
+    Meaning,
+    bus_client,
+    check_bus,
+    code_of,
+    meaning_of,
+    require_boto3,
+    short_code,
+    status_of,
+)
 from oncebridge.identity import read_time
-from oncebridge.sinks.amazon import BusLook, OnceMade, bus_client, check_bus, require_boto3, short_code
+from oncebridge.ledgers.findings import Finding, good, warning, wrong
 from oncebridge.sinks.promise import AT_LEAST_ONCE, SinkPromise
 from oncebridge.sinks.sending import NO_ANSWER, Entry, EntryRefused, Failure, Sending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from oncebridge.clock import Clock
     from oncebridge.event import Event
-    from oncebridge.ledgers.findings import Finding
     from oncebridge.settings.sinks.bus import BusSettings
     from oncebridge.sinks import Means
 
@@ -34,6 +46,12 @@ _TIME_BYTES: Final = 14
 class Bus(Sending):
     """Puts events on one bus, up to ten in a call."""
 
+    service = "EventBridge"
+    own_words: ClassVar = {
+        Meaning.DENIED: "may not be used by this worker; allow it events:PutEvents on this bus",
+        Meaning.MISSING: "there is no such bus, or it cannot be seen from here; create it, or correct the setting",
+    }
+
     def __init__(self, settings: BusSettings, means: Means) -> None:
         """Take the settings; nothing is connected before the first event."""
         setting = f"sink {settings.name}: bus"
@@ -42,7 +60,7 @@ class Bus(Sending):
         self._bus = check_bus(settings.bus, setting)
         self._look = BusLook(self._bus, means.clock, doubts=True)
         place = f"bus {self._bus.rpartition('event-bus/')[2]}"
-        client = OnceMade(lambda: bus_client(settings.bus, setting))
+        client = LazyClient(lambda: bus_client(settings.bus, setting))
         super().__init__(settings.name, place, client, means.breakers.of(f"bus {self._bus}"))
 
     @property
@@ -144,3 +162,70 @@ def _time_of(event: Event) -> datetime | None:
     if known is not None:
         return _EPOCH + timedelta(microseconds=known[0] // 1000)
     return None if event.time_ms is None else _EPOCH + timedelta(milliseconds=event.time_ms)
+
+
+# --- a bus that is not there -------------------------------------------------------------------------
+
+#: How long a bus is taken to be there.
+LOOK_EACH_US: Final = 60_000_000
+_ARN: Final = "arn:"
+
+
+class BusLook:
+    """Sees that a bus is there, now and then: one that is not takes every event without a word, and drops it."""
+
+    def __init__(self, bus: str, clock: Clock, *, doubts: bool) -> None:
+        """Take its name or ARN. With `doubts` one of another account that is not found may only be unseen from here."""
+        self._bus = bus
+        self._clock = clock
+        self._doubts = doubts and bus.startswith(_ARN)
+        self._look_again_us: int | None = None
+        self._was_seen = False
+
+    def __call__(self, client: Any) -> None:
+        """Look, unless that was done lately; raise what Amazon says of a bus that is not there, or does not answer."""
+        now_us = self._clock.monotonic_us()
+        if self._look_again_us is not None and now_us < self._look_again_us:
+            return
+        try:
+            self._describe(client)
+            self._was_seen = True
+        except Exception as error:
+            if status_of(error) is None or self._is_missing(error):
+                raise
+        self._look_again_us = now_us + LOOK_EACH_US
+
+    def _describe(self, client: Any) -> None:
+        try:
+            client.describe_event_bus(Name=self._bus)
+        except Exception as error:
+            if meaning_of(error) is not Meaning.MISSING or not self._is_there_by_name(client):
+                raise
+
+    def _is_there_by_name(self, client: Any) -> bool:
+        """Tell whether a bus of this account has the ARN: emulators of AWS know buses by their names alone."""
+        _, is_arn, name = self._bus.rpartition("event-bus/")
+        with suppress(Exception):
+            return bool(is_arn) and client.describe_event_bus(Name=name).get("Arn") == self._bus
+        return False
+
+    def _is_missing(self, error: Exception) -> bool:
+        """Tell a bus that does not exist from one that cannot be seen."""
+        return meaning_of(error) is Meaning.MISSING and (self._was_seen or not self._doubts)
+
+    def findings(self, client: Callable[[], Any], setting: str) -> Iterator[Finding]:
+        """Say whether the bus is there; `setting` is what names it."""
+        drops = "EventBridge takes events for a bus that does not exist, and drops them"
+        try:
+            self._describe(client())
+        except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
+            code = code_of(error)
+            if self._is_missing(error):
+                yield wrong("bus", f"does not exist ({code}), and {drops}", f"create it, or correct `{setting}`")
+            elif status_of(error) is None:
+                yield wrong("bus", f"cannot be looked at ({code})", "check credentials, region and the way to AWS")
+            else:
+                fix = "allow events:DescribeEventBus; of a bus in another account, check the ARN by hand"
+                yield warning("bus", f"cannot be looked at ({code})", fix, weakens=f"nobody sees it missing: {drops}")
+        else:
+            yield good("bus", "is there")

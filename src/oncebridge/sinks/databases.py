@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from oncebridge.breaker import NoAttempt
 from oncebridge.errors import PermanentError, RetryLater, SaysWhy
 
 if TYPE_CHECKING:
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 # --- how writing can fail: none of these words hold a value of the event, or a password ------------------
 
 
-class DatabaseUnwell(SaysWhy):
+class DatabaseUnavailable(NoAttempt):
     """The database is out of reach, or not made for this sink yet: whatever event comes would fail."""
 
 
-class WriteInterrupted(RetryLater, DatabaseUnwell):
-    """The database was lost, or held up by somebody, while this event was written."""
+class WriteInterrupted(RetryLater, SaysWhy):
+    """The database was lost, or held up by another session, while this event was written."""
 
 
 class WriteDisturbed(RetryLater, SaysWhy):
@@ -34,6 +35,8 @@ class RowRefused(PermanentError, SaysWhy):
     """The table will never take this event as it is."""
 
 
+#: What keeps a breaker informed: neither is about one event.
+UNAVAILABLE: Final = (DatabaseUnavailable, WriteInterrupted)
 #: Few enough that nobody waits for it.
 FORGET_AT_ONCE: Final = 500
 

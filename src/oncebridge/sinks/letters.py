@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oncebridge.clock import SystemClock
-from oncebridge.errors import SaysWhy
-from oncebridge.handlers import Handler, LetterCopy
-from oncebridge.ledgers.findings import Finding, warning
-from oncebridge.sinks.amazon import (
-    NOT_FOUND,
-    BusLook,
-    OnceMade,
+from oncebridge.amazon import (
+    LazyClient,
+    Meaning,
     bus_client,
     check_bus,
     check_queue,
     code_of,
-    message_attributes,
-    printable,
+    meaning_of_code,
     queue_client,
-    queue_findings,
     require_boto3,
     short_code,
 )
+from oncebridge.clock import SystemClock
+from oncebridge.errors import SaysWhy
+from oncebridge.handlers import Handler, LetterCopy
+from oncebridge.ledgers.findings import Finding, warning
+from oncebridge.sinks.bus import BusLook
+from oncebridge.sinks.queue import message_attributes, printable, queue_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "oncebridge"  # sources that begin with `aws.` are Amazon's, so the event's own cannot be used
 DETAIL_TYPE: Final = "Dead Letter"
-#: What Amazon says of a message that is too large, or holds what it does not take; then a note is sent instead.
-_TOO_MUCH: Final = frozenset(
-    {"InvalidParameterValue", "InvalidMessageContents", "ValidationException", "ValidationError", "EntityTooLarge"}
-)
 #: Characters that a queue takes.
 _TEXT_ALLOWED: Final = {0x9, 0xA, 0xD}
 
@@ -72,7 +67,7 @@ class LetterQueue:
         """Take the queue's URL."""
         require_boto3("dead_letter_queue")
         self._url = check_queue(url, "dead_letter_queue")
-        self._client = OnceMade(lambda: queue_client(url, "dead_letter_queue"))
+        self._client = LazyClient(lambda: queue_client(url, "dead_letter_queue"))
 
     def __call__(self, copy: LetterCopy) -> None:
         """Send one."""
@@ -113,7 +108,7 @@ class LetterBus:
         self._bus = check_bus(bus, "dead_letter_bus")
         # Without doubts: what is dropped there is in nobody's queue, and its delivery would be acknowledged.
         self._look = BusLook(self._bus, clock or SystemClock(), doubts=False)
-        self._client = OnceMade(lambda: bus_client(bus, "dead_letter_bus"))
+        self._client = LazyClient(lambda: bus_client(bus, "dead_letter_bus"))
 
     def __call__(self, copy: LetterCopy) -> None:
         """Send one, to a bus that is there."""
@@ -151,7 +146,7 @@ def _send(whole: Callable[[], None], note: Callable[[], None]) -> None:
         try:
             whole()
         except Exception as error:
-            if _code(error) not in _TOO_MUCH:
+            if meaning_of_code(_code(error)) is not Meaning.REFUSED:
                 raise
             note()
     except Exception as error:  # whatever boto3 raises becomes ours
@@ -159,7 +154,8 @@ def _send(whole: Callable[[], None], note: Callable[[], None]) -> None:
 
 
 def _why(code: str) -> str:
-    return f"there is no such bus, or it cannot be seen from here ({code})" if code == NOT_FOUND else code
+    is_missing = meaning_of_code(code) is Meaning.MISSING
+    return f"there is no such bus or queue, or it cannot be seen from here ({code})" if is_missing else code
 
 
 def _code(error: Exception) -> str:

@@ -21,7 +21,8 @@ from oncebridge.ledgers.postgres.connections import Connections, LedgerConnectio
 from oncebridge.ledgers.postgres.troubles import UNPREPARED, first_line, said
 from oncebridge.sinks.databases import (
     FORGET_AT_ONCE,
-    DatabaseUnwell,
+    UNAVAILABLE,
+    DatabaseUnavailable,
     RowRefused,
     WriteDisturbed,
     WriteFailed,
@@ -112,7 +113,7 @@ class PostgresTable:
             schema, table = parts_of(self._settings.table)
             columns = run(connection, _LOOK, [qualified(schema, table)])
             if not columns:
-                raise DatabaseUnwell(
+                raise DatabaseUnavailable(
                     f"{self._place}: there is no table {self._settings.table}, or this user may not see it; make "
                     "it, or check its name: it is taken as written, and Postgres makes names without quotes lower case"
                 )
@@ -123,7 +124,7 @@ class PostgresTable:
         schema = columns[0][0]
         missing = [column for column in self.columns if column not in {name for _, name, _, _ in columns}]
         if missing:
-            raise DatabaseUnwell(
+            raise DatabaseUnavailable(
                 f"{self._place}: table {self._settings.table} has no column {', '.join(missing)}; add it, or correct "
                 f"[sinks.{self._settings.name}.columns]"
             )
@@ -145,7 +146,7 @@ class PostgresTable:
             yield
         except psycopg.Error as error:
             ours = translated(error, self._settings, parameters, self._place)
-            if isinstance(ours, DatabaseUnwell):
+            if isinstance(ours, UNAVAILABLE):
                 self._found = None  # whoever mends it may change the table
             raise ours from error
 
@@ -256,7 +257,7 @@ class PostgresDatabase:
             return self._connections.take(until_us)
         except psycopg.Error as error:
             # Nothing was tried with any event.
-            raise DatabaseUnwell(
+            raise DatabaseUnavailable(
                 f"{self._address}: {said(error)}; check that it runs, and lets this user in"
             ) from error
 
@@ -311,9 +312,9 @@ def translated(error: psycopg.Error, settings: TableSettings, parameters: Sequen
     if state in _UNFIT or state[:2] in _UNFIT:
         return RowRefused(f"table {settings.table}, {_unfit(error, parameters)}")
     if state[:2] in ("42", "0A", "3F", "3D"):
-        return DatabaseUnwell(f"{place}: {said(error)}; {_mend(error, settings)}")
+        return DatabaseUnavailable(f"{place}: {said(error)}; {_mend(error, settings)}")
     if state == "25006":
-        return DatabaseUnwell(f"{place}: this is a read replica; use the address of the primary")
+        return DatabaseUnavailable(f"{place}: this is a read replica; use the address of the primary")
     if not state or state[:2] in _PASSES or state == "55P03" or isinstance(error, psycopg.InterfaceError):
         return WriteInterrupted(f"{place}: {said(error)}", after_seconds=0.0)
     return WriteFailed(f"{place}: Postgres raised {state} ({type(error).__name__})")

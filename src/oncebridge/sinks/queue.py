@@ -7,27 +7,27 @@ entity in their order.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from oncebridge.sinks.amazon import (
-    OnceMade,
+from oncebridge.amazon import (
+    LazyClient,
+    Meaning,
     check_queue,
-    message_attributes,
-    printable,
+    code_of,
+    meaning_of,
     queue_client,
-    queue_findings,
     require_boto3,
     short_code,
 )
+from oncebridge.ledgers.findings import Finding, good, warning, wrong
 from oncebridge.sinks.context import body_of
 from oncebridge.sinks.promise import AT_LEAST_ONCE, SinkPromise
 from oncebridge.sinks.sending import BYTES_MAX, NO_ANSWER, Entry, Failure, Sending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from oncebridge.event import Event
-    from oncebridge.ledgers.findings import Finding
     from oncebridge.settings.sinks.queue import QueueSettings
     from oncebridge.sinks import Means
 
@@ -38,6 +38,12 @@ _ESCAPES: Final = (("\ufffe", "\\ufffe"), ("\uffff", "\\uffff"))
 class Queue(Sending):
     """Sends events to one queue, up to ten in a call."""
 
+    service = "SQS"
+    own_words: ClassVar = {
+        Meaning.DENIED: "may not be used by this worker; allow it sqs:SendMessage on this queue",
+        Meaning.MISSING: "there is no such queue; create it, or correct the setting",
+    }
+
     def __init__(self, settings: QueueSettings, means: Means) -> None:
         """Take the settings; nothing is connected before the first event."""
         setting = f"sink {settings.name}: queue"
@@ -46,7 +52,7 @@ class Queue(Sending):
         self._url = check_queue(settings.queue, setting)
         self._is_fifo = self._url.endswith(".fifo")
         place = f"queue {self._url.rpartition('/')[2]}"
-        client = OnceMade(lambda: queue_client(settings.queue, setting))
+        client = LazyClient(lambda: queue_client(settings.queue, setting))
         super().__init__(settings.name, place, client, means.breakers.of(self._url))
 
     @property
@@ -106,3 +112,41 @@ def group_of(event: Event) -> str:
     if event.conversation_id is not None:
         return hashlib.sha256(f"{event.org} {event.conversation_id}".encode()).hexdigest()
     return event.key
+
+
+# --- what a queue takes ------------------------------------------------------------------------------
+
+_FACT_MAX: Final = 500
+
+
+def message_attributes(facts: Mapping[str, str | int]) -> dict[str, dict[str, str]]:
+    """Write facts as attributes of a message; empty ones are left out, since a queue does not take them."""
+    return {
+        name: {"DataType": "Number" if isinstance(fact, int) else "String", "StringValue": str(fact)}
+        for name, fact in facts.items()
+        if fact != ""
+    }
+
+
+def printable(text: str) -> str:
+    """Write a text from outside in a line that queues, logs and terminals take."""
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else "?" for character in text)
+    return text[:_FACT_MAX]
+
+
+def queue_findings(client: Callable[[], Any], url: str, setting: str, bytes_max: int) -> Iterator[Finding]:
+    """Say whether a queue is there, and takes messages of so many bytes; `setting` is what names it."""
+    try:
+        answer = client().get_queue_attributes(QueueUrl=url, AttributeNames=["MaximumMessageSize"])
+    except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
+        if meaning_of(error) is not Meaning.DENIED:
+            fix = f"check `{setting}`, credentials, region and the way to AWS"
+            yield wrong("queue", f"cannot be used ({code_of(error)})", fix)
+        return
+    size = int(answer.get("Attributes", {}).get("MaximumMessageSize", bytes_max))
+    if size < bytes_max:
+        found = f"takes messages of up to {size:,} bytes; larger events would become dead letters"
+        yield warning("queue", found, f"set its MaximumMessageSize to {bytes_max}")
+    else:
+        yield good("queue", "is there")

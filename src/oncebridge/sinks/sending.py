@@ -7,28 +7,26 @@ out has failed: sent again under the same key it may come twice, while what is t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from oncebridge.breaker import Open
+from oncebridge.amazon import LazyClient, Meaning, code_of, meaning_of, meaning_of_code
+from oncebridge.breaker import NoAttempt, Open
 from oncebridge.discreet import Discreet
 from oncebridge.errors import PermanentError, RetryLater, SaysWhy
-from oncebridge.sinks.amazon import DENIED, code_of, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from oncebridge.breaker import Breaker
     from oncebridge.event import Event
-    from oncebridge.sinks.amazon import OnceMade
 
 ENTRIES_MAX: Final = 10
 #: Of all entries of a call, so of one alone too: 1 MiB since January 2026, 256 KiB before. Where Amazon still takes no
 #: more than that it refuses the call, and its entries go one by one.
 BYTES_MAX: Final = 1_048_576
 
-PAUSE_US: Final = 1_000_000  # before what is missing or closed to us is looked at again
 BUSY_SECONDS: Final = 1.0
 
 
@@ -55,107 +53,25 @@ class PlaceSilent(PlaceUnwell):
     """No answer came: the events may have been taken, so they are repeated under the same keys."""
 
 
-class PlaceClosed(PlaceUnwell):
+class PlaceClosed(PlaceUnwell, NoAttempt):
     """It does not exist, or not for us: nothing was taken, and every event would fare the same."""
 
 
-_CLOSED: Final = DENIED | {
-    # No such bus or queue.
-    "InvalidAddress",
-    "NonExistentQueue",
-    "QueueDeletedRecently",
-    "QueueDoesNotExist",
-    "ResourceNotFoundException",
-    "UnsupportedOperation",
-    # Credentials that Amazon does not accept.
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "IncompleteSignature",
-    "InvalidAccessKeyId",
-    "InvalidClientTokenId",
-    "InvalidSecurity",
-    "InvalidSignatureException",
-    "MissingAuthenticationToken",
-    "MissingAuthenticationTokenException",
-    "OptInRequired",
-    "RequestExpired",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-    # Credentials or settings that are not there: errors of our own and of boto3, before anything is sent.
-    "ConfigurationError",
-    "CredentialRetrievalError",
-    "LoginError",
-    "NoCredentialsError",
-    "NoRegionError",
-    "PartialCredentialsError",
-    "ProfileNotFound",
-    "SSOError",
-    "TokenRetrievalError",
-    "UnauthorizedSSOTokenError",
-    # The key that the queue is encrypted with.
-    "KmsAccessDenied",
-    "KmsDisabled",
-    "KmsInvalidKeyUsage",
-    "KmsInvalidState",
-    "KmsNotFound",
-    "KmsOptInRequired",
-}
-_BUSY: Final = frozenset(
-    {
-        "InternalError",
-        "InternalException",
-        "InternalFailure",
-        "InternalServerError",
-        "KmsThrottled",
-        "LimitExceededException",
-        "OverLimit",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "RequestTimeout",
-        "RequestTimeoutException",
-        "ServiceUnavailable",
-        "ServiceUnavailableException",
-        "SlowDown",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
-    }
-)
-_REFUSED: Final = frozenset(
-    {
-        "BatchRequestTooLong",
-        "EntityTooLarge",
-        "InvalidArgument",
-        "InvalidAttributeValue",
-        "InvalidMessageContents",
-        "InvalidParameterValue",
-        "MalformedDetail",
-        "ParamValidationError",
-        "RequestEntityTooLarge",
-        "RequestTooLarge",
-        "ValidationError",
-        "ValidationException",
-    }
-)
-_TOO_LARGE: Final = 413
-_THROTTLED: Final = 429
-_THEIR_FAULT: Final = 500
+_BUSY: Final = frozenset({Meaning.FULL, Meaning.THROTTLED, Meaning.FAILED})
 
 
-def trouble_with(place: str, code: str, status: int | None = None, *, answered: bool = True) -> SaysWhy:
-    """Turn an error code into the end of an attempt. Amazon's own words are left out: they may quote the event."""
+def trouble_with(place: str, code: str, meaning: Meaning, advice: str) -> SaysWhy:
+    """Turn an error into the end of an attempt. Amazon's own words are left out: they may quote the event."""
     words = f"{place} answered {code}"
-    if code in _CLOSED:
-        return PlaceClosed(words)
-    if code in _BUSY or (status is not None and (status >= _THEIR_FAULT or status == _THROTTLED)):
+    if meaning in _BUSY:
         return PlaceBusy(words, after_seconds=BUSY_SECONDS)
-    if code in _REFUSED or status == _TOO_LARGE:
+    if meaning is Meaning.REFUSED:
         return EntryRefused(words)
-    if not answered:
+    if meaning is Meaning.UNREACHABLE:
         return PlaceSilent(f"{place} did not answer ({code})")
-    return EntryDeferred(words)
+    if meaning is Meaning.UNKNOWN:
+        return EntryDeferred(words)
+    return PlaceClosed(f"{words}: {advice}")
 
 
 # --- entries and calls -------------------------------------------------------------------------------
@@ -186,8 +102,11 @@ class Sending(ABC):
     """A sink that sends entries to one bus or queue, and leaves it alone while it is in trouble."""
 
     many = ENTRIES_MAX
+    #: Amazon's service, and what only this sink knows to say of its errors.
+    service: ClassVar[str]
+    own_words: ClassVar[Mapping[Meaning, str]]
 
-    def __init__(self, name: str, place: str, client: OnceMade, breaker: Breaker) -> None:
+    def __init__(self, name: str, place: str, client: LazyClient, breaker: Breaker) -> None:
         """Take its name in settings, the name of the bus or queue for people, the client and the breaker for it."""
         self._name = name
         self._place = place
@@ -237,43 +156,41 @@ class Sending(ABC):
 
     def _send(self, contents: list[dict[str, Any]]) -> list[Exception | None]:
         """Make one call for a group, unless the breaker is open."""
-        only_looks = self._breaker.is_open
         try:
-            with self._breaker.call(PlaceUnwell):
+            with self._breaker.attempt(PlaceUnwell):
                 ends = self._attempt(contents)
                 unwell = [end for end in ends if isinstance(end, PlaceUnwell)]
                 if len(unwell) == len(ends):
-                    raise unwell[0]
+                    raise next((end for end in unwell if isinstance(end, NoAttempt)), unwell[0])
         except Open as error:
             return [error] * len(contents)
         except PlaceUnwell:
-            # What every event would get costs none of them an attempt; nor does looking whether it is over.
-            return [self._untried(end) if only_looks or isinstance(end, PlaceClosed) else end for end in ends]
+            pass
         return [*ends]
-
-    def _untried(self, end: SaysWhy | None) -> Open:
-        return Open(1, max(self._breaker.retry_in_us, PAUSE_US), str(end))
 
     def _attempt(self, contents: list[dict[str, Any]]) -> list[SaysWhy | None]:
         try:
             failures = self._call(contents)
-        except Exception as error:  # noqa: BLE001 - whatever boto3 raises becomes ours
+        except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
             return self._after(error, contents)
-        return [None if failure is None else self._trouble(failure) for failure in failures]
+        return [None if failure is None else self._refused(failure) for failure in failures]
 
-    def _trouble(self, failure: Failure) -> SaysWhy:
-        trouble = trouble_with(self._place, failure.code)
+    def _refused(self, failure: Failure) -> SaysWhy:
+        trouble = self._trouble(failure.code, meaning_of_code(failure.code))
         if failure.words:
             trouble.add_note(failure.words)  # for `dead show` alone
         return trouble
 
+    def _trouble(self, code: str, meaning: Meaning) -> SaysWhy:
+        return trouble_with(self._place, code, meaning, meaning.words(self.service, self.own_words))
+
     def _after(self, error: Exception, contents: list[dict[str, Any]]) -> list[SaysWhy | None]:
         """Tell what a call that failed says of its entries."""
-        code, status = code_of(error), status_of(error)
-        trouble = trouble_with(self._place, code, status, answered=status is not None)
+        meaning = meaning_of(error)
+        trouble = self._trouble(code_of(error), meaning)
         if not isinstance(trouble, PlaceUnwell):
             trouble.__cause__ = error  # for `dead show` alone
-        if len(contents) > 1 and (code in DENIED or not isinstance(trouble, PlaceUnwell)):
+        if len(contents) > 1 and (meaning is Meaning.DENIED or not isinstance(trouble, PlaceUnwell)):
             # One entry may spoil a call for the others: too large for this account, or a source that a policy forbids.
             return [end for content in contents for end in self._attempt([content])]
         return [trouble] * len(contents)

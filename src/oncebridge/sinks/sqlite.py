@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers.sqlite.connections import Connections, FileGone, OpenBeforeFork
-from oncebridge.sinks.databases import FORGET_AT_ONCE, DatabaseUnwell, RowRefused, WriteFailed, WriteInterrupted
+from oncebridge.sinks.databases import FORGET_AT_ONCE, DatabaseUnavailable, RowRefused, WriteFailed, WriteInterrupted
 from oncebridge.sinks.rows import as_text
 from oncebridge.sinks.sql import EFFECTS, Dialect, parts_of, qualified, quoted, write_row
 from oncebridge.sinks.sqlite_examine import examine
@@ -65,7 +65,7 @@ class SQLiteTable:
                 f"{self._place} was deleted, moved or replaced while it was in use", after_seconds=0.0
             ) from error
         except OpenBeforeFork as error:
-            raise DatabaseUnwell(
+            raise DatabaseUnavailable(
                 f"{self._place} was in use when this process was forked, so SQLite's locks would not hold here; close "
                 "connections of your own to the file before you fork, or start processes with the method spawn"
             ) from error
@@ -192,7 +192,7 @@ def translated(error: sqlite3.Error, settings: TableSettings, place: object) -> 
     if kind in _BUSY:
         return WriteInterrupted(f"{place}: {error}: somebody else writes into it for long", after_seconds=0.0)
     if kind in _MEND:
-        return DatabaseUnwell(f"{place}: {error}; {_MEND[kind]}")
+        return DatabaseUnavailable(f"{place}: {error}; {_MEND[kind]}")
     return WriteFailed(f"{place}: SQLite raised {getattr(error, 'sqlite_errorname', type(error).__name__)}")
 
 

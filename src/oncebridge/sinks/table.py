@@ -7,18 +7,17 @@ whatever a ledger forgets or grants twice, and whichever answer is lost on the w
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.breaker import Breaker, Open
-from oncebridge.errors import ConfigurationError, MissingExtra, RetryLater, SaysWhy
+from oncebridge.errors import ConfigurationError, MissingExtra, SaysWhy
 from oncebridge.identity import key_bytes
 from oncebridge.ledgers import scheme_of
 from oncebridge.ledgers.findings import Finding, wrong
 from oncebridge.ledgers.protocol import TransactsInSQL
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.sinks.table import LEDGER
-from oncebridge.sinks.databases import FORGET_AT_ONCE, DatabaseUnwell
+from oncebridge.sinks.databases import FORGET_AT_ONCE, UNAVAILABLE
 from oncebridge.sinks.promise import EXACTLY_ONCE, SinkPromise
 from oncebridge.sinks.rows import values_of
 from oncebridge.sinks.sql import EFFECTS
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from oncebridge.sinks import Means
     from oncebridge.sinks.databases import Database, Table
 
-LOOK_AGAIN_US: Final = 500_000  # after a first failure, when the breaker is still closed
 #: So often old keys are looked for, and more of them are forgotten than were written meanwhile.
 FORGET_EVERY: Final = 200
 
@@ -41,19 +39,6 @@ FORGET_EVERY: Final = 200
 def make_table(settings: TableSettings, means: Means) -> TableInLedger | TableElsewhere:
     """Make the sink for a table, by which database it is in."""
     return (TableInLedger if settings.database == LEDGER else TableElsewhere)(settings, means)
-
-
-@contextmanager
-def guarded(breaker: Breaker) -> Iterator[None]:
-    """Leave a database alone while it is not well; what was not tried there, or only to look, is no attempt."""
-    only_looks = breaker.is_open
-    try:
-        with breaker.call(DatabaseUnwell):
-            yield
-    except DatabaseUnwell as unwell:
-        if isinstance(unwell, RetryLater) and not only_looks:
-            raise
-        raise Open(1, max(breaker.retry_in_us, LOOK_AGAIN_US), str(unwell)) from unwell
 
 
 def found_or_said(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -95,7 +80,7 @@ class TableInLedger:
     def __call__(self, event: Event, transaction: Any) -> None:
         """Write one event; whoever gave the transaction commits it."""
         values = values_of(event, self._settings)
-        with guarded(self._breaker):
+        with self._breaker.attempt(*UNAVAILABLE):
             self._table.write(transaction, values)
 
     def examine(self) -> Iterator[Finding]:
@@ -153,7 +138,7 @@ class TableElsewhere:
         values = values_of(event, self._settings)
         key = key_bytes(event.key)
         assert key is not None, "whatever is handed to a handler has a key"
-        with guarded(self._breaker):
+        with self._breaker.attempt(*UNAVAILABLE):
             self._database.write_once(key, values)
         self._written += 1
         if self._written % FORGET_EVERY == 0:

@@ -90,15 +90,8 @@ class Webhook:
         """Post one event; return once the receiver has accepted it."""
         body = body_of(event, self._search)
         self._keep_pause()
-        only_looks = self._breaker.is_open
-        try:
-            with self._breaker.call(ReceiverUnwell):
-                self._judge(self._exchanges.post(body, self._headers_of(event)))
-        except ReceiverUnwell as unwell:
-            if not only_looks:
-                raise
-            # It is the host that is still not well; this event had no more to do with it than any other.
-            raise Open(1, self._wait_us(), str(unwell)) from unwell
+        with self._breaker.attempt(ReceiverUnwell):
+            self._judge(self._exchanges.post(body, self._headers_of(event)))
 
     def close(self) -> None:
         """Close the connections; the sink may be used again."""
@@ -116,15 +109,9 @@ class Webhook:
 
     def _keep_pause(self) -> None:
         """Call nobody who has asked for a pause."""
-        left_us = self._pause_us()
+        left_us = self._not_before_us - self._clock.monotonic_us()
         if left_us > 0:
             raise Open(1, left_us, f"{self._place} asked for a pause")
-
-    def _pause_us(self) -> int:
-        return self._not_before_us - self._clock.monotonic_us()
-
-    def _wait_us(self) -> int:
-        return max(self._breaker.retry_in_us, self._pause_us())
 
     def _judge(self, answer: Answer) -> None:
         """Turn an answer into the end of an attempt."""

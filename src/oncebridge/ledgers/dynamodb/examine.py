@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from oncebridge.errors import LedgerRefused
+from oncebridge.ledgers.dynamodb.errors import ConditionFailed
 from oncebridge.ledgers.dynamodb.items import check, delete, event_key, put, update
 from oncebridge.ledgers.dynamodb.schema import KEYS, META, expires
-from oncebridge.ledgers.dynamodb.troubles import ConditionFailed
 from oncebridge.ledgers.findings import Finding, clocks, good, warning, wrong
 
 if TYPE_CHECKING:

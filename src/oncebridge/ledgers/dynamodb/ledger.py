@@ -19,11 +19,11 @@ from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.ledgers import RETENTION_US
 from oncebridge.ledgers.dynamodb import moves, schema, search
 from oncebridge.ledgers.dynamodb.call_threads import CallThreads
+from oncebridge.ledgers.dynamodb.errors import Place
 from oncebridge.ledgers.dynamodb.examine import examined
 from oncebridge.ledgers.dynamodb.server_time import DateTime, GivenTime, ServerTime
 from oncebridge.ledgers.dynamodb.table import PARALLEL, PATIENCE_US, Table, connected
 from oncebridge.ledgers.dynamodb.transaction import settle_with
-from oncebridge.ledgers.dynamodb.troubles import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

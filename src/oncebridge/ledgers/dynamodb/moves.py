@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.claim import SETTLED, Outcome, Status, decide_claim, decide_extend, decide_settle
+from oncebridge.ledgers.dynamodb.errors import ConditionFailed
 from oncebridge.ledgers.dynamodb.items import (
     EXPIRES,
     OF_LETTER,
@@ -28,7 +29,6 @@ from oncebridge.ledgers.dynamodb.items import (
 )
 from oncebridge.ledgers.dynamodb.letters import Written, remove_parts, write_parts
 from oncebridge.ledgers.dynamodb.table import Contention
-from oncebridge.ledgers.dynamodb.troubles import ConditionFailed
 
 if TYPE_CHECKING:
     from oncebridge.claim import Answer, Ask, Call, Claim, Entity, Record, Settlement

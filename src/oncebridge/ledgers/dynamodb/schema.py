@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.errors import LedgerRefused
+from oncebridge.ledgers.dynamodb.errors import AlreadyThere, ConditionFailed, NoTable
 from oncebridge.ledgers.dynamodb.items import EXPIRES, put, wrapped
-from oncebridge.ledgers.dynamodb.troubles import AlreadyThere, ConditionFailed, NoTable
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.claim import SETTLED, Status
+from oncebridge.ledgers.dynamodb.errors import ConditionFailed
 from oncebridge.ledgers.dynamodb.items import ABOUT, ENTITY, EVENT, HANDLER, LETTER, Stored, delete, entity_key, wrapped
 from oncebridge.ledgers.dynamodb.letters import key_of, letter_of_part, read_letter
-from oncebridge.ledgers.dynamodb.troubles import ConditionFailed
 from oncebridge.ledgers.protocol import Entry, Query
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge.amazon import make_client, require_boto3
 from oncebridge.claim import Call
-from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra
+from oncebridge.errors import ConfigurationError, LedgerUnavailable
+from oncebridge.ledgers.dynamodb.errors import ConditionFailed, Passing, Place, translate_error
 from oncebridge.ledgers.dynamodb.items import Item, Stored, Write, stored
-from oncebridge.ledgers.dynamodb.troubles import ConditionFailed, Passing, Place, understood
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.dynamodb.server_time import ServerTime
 
 PARALLEL: Final = 16  # calls of one batch under way at once
-CONNECT_SECONDS: Final = 3
 READ_SECONDS: Final = 5
 PATIENCE_US: Final = 20_000_000
 
@@ -64,26 +64,18 @@ class Contention(msgspec.Struct):
 
 def connected(place: Place) -> Any:
     """Make a client; AWS' own settings say who we are."""
+    require_boto3("ledger: dynamodb://")
     try:
-        # Not before it is needed: it takes longer to load than all the rest together.
-        import boto3
-        from botocore.config import Config
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"ledger: dynamodb:// needs the package {error.name}; install it with: pip install 'oncebridge[aws]'"
-        ) from None
-    config = Config(
-        retries={"total_max_attempts": 1, "mode": "standard"},
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=READ_SECONDS,
-        max_pool_connections=PARALLEL + 2,  # a batch, the background's extensions, and one to look with
-        tcp_keepalive=True,
-    )
-    try:
-        session = boto3.session.Session(region_name=place.region)
-        return session.client("dynamodb", endpoint_url=place.endpoint_url, config=config)
-    except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
-        trouble = understood(error, "open", place)
+        return make_client(
+            "dynamodb",
+            region=place.region,
+            endpoint=place.endpoint_url,
+            read_seconds=READ_SECONDS,
+            tries=1,
+            connections=PARALLEL + 2,  # a batch, the background's extensions, and one to look with
+        )
+    except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
+        trouble = translate_error(error, "open", place)
         if isinstance(trouble, ConfigurationError):
             raise trouble from None
         raise ConfigurationError(f"{place}: {type(error).__name__}; check region and endpoint_url in the URL") from None
@@ -142,7 +134,7 @@ class Table:
                 response: dict[str, Any] = method(**arguments)
             except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
                 self._hear(getattr(error, "response", None), sent_us)
-                trouble = understood(error, operation, self.place)
+                trouble = translate_error(error, operation, self.place)
             else:
                 self._hear(response, sent_us)
                 if not needs or needs in response:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.claim import Outcome, Settlement, decide_settle
 from oncebridge.errors import ClaimLost, HandlerWriteRefused, LedgerRefused, PermanentError
+from oncebridge.ledgers.dynamodb.errors import CONDITION_FAILED, ConditionFailed
 from oncebridge.ledgers.dynamodb.items import Stored, event_key
 from oncebridge.ledgers.dynamodb.letters import remove_parts
 from oncebridge.ledgers.dynamodb.moves import freeing_write, keys_of, settle_write
-from oncebridge.ledgers.dynamodb.troubles import CONDITION_FAILED, ConditionFailed
 
 if TYPE_CHECKING:
     from oncebridge.claim import Claim

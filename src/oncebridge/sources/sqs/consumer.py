@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from oncebridge import forks
+from oncebridge.breaker import Outage
 from oncebridge.clock import NEVER
 from oncebridge.engine.limits import GOES_ON
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
@@ -33,40 +34,6 @@ LOOK_SECONDS: Final = 0.2
 _LEDGER_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
 _QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, cap_seconds=20.0)
 _DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, cap_seconds=5.0)
-
-
-class Outage:
-    """Whether something is out of reach: said when it begins, and when it is over."""
-
-    def __init__(self, say: Callable[[str], None], over: str) -> None:
-        """Take whom to tell, and what when it is over."""
-        self._say = say
-        self._over = over
-        self._since_us: int | None = None
-        self._lock = threading.Lock()
-        forks.free_locks(self, "_lock")
-
-    def __bool__(self) -> bool:
-        """Whether it lasts."""
-        return self._since_us is not None
-
-    def began(self, words: str, now_us: int) -> None:
-        """Note a call in vain."""
-        with self._lock:
-            said, self._since_us = bool(self), now_us
-        if not said:
-            self._say(words)
-
-    def answered(self, asked_us: int) -> None:
-        """Note an answer; one to a call from before the last failure says nothing about the time since."""
-        if self._since_us is None:
-            return  # nearly always
-        with self._lock:
-            over = self._since_us is not None and asked_us >= self._since_us
-            if over:
-                self._since_us = None
-        if over:
-            self._say(self._over)
 
 
 class QueueRun:

@@ -1,7 +1,6 @@
-"""One SQS queue: the calls that a way in needs, and what goes wrong with them in our words.
+"""One SQS queue: the calls that `consume` needs, and their errors in our words.
 
-Errors are told apart by their names, so that nothing of AWS is imported before it is needed. What nobody has heard of
-passes for passing trouble: every call here may be repeated.
+An error that is not known may pass: every call here may be repeated.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from oncebridge.amazon import LazyClient, Meaning, code_of, meaning_of, queue_client, require_boto3
 from oncebridge.discreet import Discreet
 from oncebridge.errors import ConfigurationError
-from oncebridge.sinks.amazon import OnceMade, queue_client, require_boto3
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,73 +35,25 @@ class QueueTrouble(Exception):
         self.passing = passing
 
 
-_CREDENTIALS: Final = (
-    "AWS does not accept the credentials; check the access key (AWS_ACCESS_KEY_ID, AWS_PROFILE or the role), and that "
-    "this machine's clock is right: a request signed more than five minutes off is refused"
-)
-_EXPIRED: Final = "the AWS credentials have expired; get new ones (such as `aws sso login`) and start again"
-_MISSING: Final = "no AWS credentials were found; give the worker a role, or set AWS_PROFILE or AWS_ACCESS_KEY_ID"
-_NO_QUEUE: Final = "does not exist; check account, region and name: aws sqs get-queue-url --queue-name NAME prints it"
-_DENIED: Final = (
-    "may not be used by this worker; allow it sqs:ReceiveMessage, sqs:DeleteMessage and sqs:ChangeMessageVisibility on "
-    "this queue"
-)
-_KEY: Final = "its messages cannot be decrypted by this worker; allow it kms:Decrypt with the queue's key"
-_NO_REGION: Final = "its URL names no AWS region; set AWS_DEFAULT_REGION"
-_ARGUMENTS: Final = "SQS does not accept the request; check the URL"
-_FULL: Final = "too many of its messages are in flight; look for workers that neither finish nor delete them"
-_SLOW: Final = "requests are throttled"
-_AWAY: Final = "SQS is out of reach; check the URL, and this machine's way to it (a VPC endpoint or NAT, port 443)"
-
-#: Error codes that will not pass by themselves, with what to do.
-_REFUSED: Final = {
-    **dict.fromkeys(("QueueDoesNotExist", "NonExistentQueue", "InvalidAddress"), _NO_QUEUE),
-    **dict.fromkeys(("AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation"), _DENIED),
-    **dict.fromkeys(("ExpiredTokenException", "ExpiredToken", "RequestExpired"), _EXPIRED),
-    **dict.fromkeys(
-        (
-            "UnrecognizedClientException",
-            "InvalidClientTokenId",
-            "InvalidAccessKeyId",
-            "InvalidSignatureException",
-            "InvalidSecurity",
-            "SignatureDoesNotMatch",
-            "IncompleteSignature",
-            "MissingAuthenticationToken",
-            "MissingAuthenticationTokenException",
-        ),
-        _CREDENTIALS,
+#: What only this source knows to say.
+_OWN_WORDS: Final = {
+    Meaning.DENIED: (
+        "may not be used by this worker; allow it sqs:ReceiveMessage, sqs:DeleteMessage and "
+        "sqs:ChangeMessageVisibility on this queue"
     ),
-    **dict.fromkeys(("KmsAccessDenied", "KmsDisabled", "KmsInvalidState", "KmsNotFound", "KmsOptInRequired"), _KEY),
-    **dict.fromkeys(("UnsupportedOperation", "InvalidParameterValue", "InvalidAction"), _ARGUMENTS),
-}
-_PASSING: Final = {
-    "OverLimit": _FULL,
-    **dict.fromkeys(("RequestThrottled", "ThrottlingException", "Throttling", "KmsThrottled"), _SLOW),
-}
-#: Errors of botocore itself that will not pass by themselves.
-_LOCAL: Final = {
-    **dict.fromkeys(("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"), _MISSING),
-    **dict.fromkeys(("TokenRetrievalError", "SSOError", "UnauthorizedSSOTokenError", "LoginError"), _EXPIRED),
-    **dict.fromkeys(("NoRegionError", "InvalidRegionError", "UnknownRegionError"), _NO_REGION),
-    **dict.fromkeys(("ParamValidationError", "InvalidEndpointConfigurationError"), _ARGUMENTS),
+    Meaning.KEY: "its messages cannot be decrypted by this worker; allow it kms:Decrypt with the queue's key",
+    Meaning.MISSING: (
+        "does not exist; check account, region and name: aws sqs get-queue-url --queue-name NAME prints it"
+    ),
+    Meaning.REFUSED: "SQS does not accept the request; check the URL",
 }
 
 
-def understood(error: Exception, url: str) -> QueueTrouble:
-    """Say what an error means. Its own words are left out: a refused signature quotes the session's token."""
-    response = getattr(error, "response", None)
-    if not isinstance(response, dict):
-        for kind in type(error).__mro__:
-            if kind.__name__ in _LOCAL:
-                return QueueTrouble(f"queue {url}: {_LOCAL[kind.__name__]} ({kind.__name__})", passing=False)
-        return QueueTrouble(f"queue {url}: {_AWAY} ({type(error).__name__})", passing=True)
-    code = str((response.get("Error") or {}).get("Code") or "")
-    name = code.rpartition(".")[2]  # some come as AWS.SimpleQueueService.NonExistentQueue
-    if name in _REFUSED:
-        return QueueTrouble(f"queue {url}: {_REFUSED[name]} ({code})", passing=False)
-    words = _PASSING.get(name, "SQS answers with an error; look at AWS' health page")
-    return QueueTrouble(f"queue {url}: {words} ({code or 'without a name'})", passing=True)
+def translate_error(error: Exception, url: str) -> QueueTrouble:
+    """Return our own error for one of boto3's. Its words are left out: a refused signature quotes the token."""
+    meaning = meaning_of(error)
+    words = f"queue {url}: {meaning.words('SQS', _OWN_WORDS)} ({code_of(error)})"
+    return QueueTrouble(words, passing=meaning.passes)
 
 
 # --- calls -------------------------------------------------------------------------------------------
@@ -133,7 +84,7 @@ class Queue:
 
     def __init__(self, client: Any, url: str, *, poll_seconds: int) -> None:
         """Take the client, and how long SQS may wait for a message before it answers that there is none."""
-        self._client = client if isinstance(client, OnceMade) else OnceMade(lambda: client)
+        self._client = client if isinstance(client, LazyClient) else LazyClient(lambda: client)
         self._poll_seconds = poll_seconds
         self.url = url
 
@@ -145,14 +96,14 @@ class Queue:
             raise ConfigurationError(f"{_SETTING}: holds a name or password; AWS' own settings say who we are")
         connections = workers + 2  # one polls, one keeps messages hidden
         try:
-            client = OnceMade(
+            client = LazyClient(
                 lambda: queue_client(url, _SETTING, read_seconds=poll_seconds + ANSWER_SECONDS, connections=connections)
             )
             client()  # what is wrong with its settings is said now
         except ConfigurationError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
-            raise ConfigurationError(str(understood(error, url))) from None
+        except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
+            raise ConfigurationError(str(translate_error(error, url))) from None
         return cls(client, url, poll_seconds=poll_seconds)
 
     def receive(self, number: int, hidden_seconds: int) -> list[Received]:
@@ -197,6 +148,6 @@ class Queue:
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = getattr(self._client(), operation)(QueueUrl=self.url, **arguments)
-        except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
-            raise understood(error, self.url) from None
+        except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
+            raise translate_error(error, self.url) from None
         return answer

@@ -1,6 +1,6 @@
-"""The door of the service: who may come in, how much a request may bring, and how long it may take.
+"""Limits that every request has to keep: a key, a method, a size, and the time to arrive and to be answered.
 
-What is read here was sent by anybody: no key, no header's value and no body is ever in a log or in an answer.
+Anybody may have sent the request: no key, no value of a header and no body is ever in a log or in an answer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Scope: TypeAlias = "MutableMapping[str, Any]"
 Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
 Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
 Application: TypeAlias = "Callable[[Scope, Receive, Send], Awaitable[None]]"
-#: Answers a body that was let in; the headers' names are in small letters.
+#: Answers a body, given the request's headers by their names in lower case.
 Answer: TypeAlias = "Callable[[bytes, dict[str, str]], Awaitable[Reply]]"
 
-#: How many of the largest bodies may be held at a time, by all requests together.
+#: How many of the largest bodies all requests together may hold at a time.
 LARGEST_BODIES: Final = 4
 HELD_BYTES_MIN: Final = 64 * 1_048_576
-DIGITS_MAX: Final = 20  # a length with more is none
+DIGITS_MAX: Final = 20  # of a Content-Length; with more it is not a length
 
 TOO_SLOW: Final = come_again("the request did not arrive in time")
-NO_TIME_LEFT: Final = come_again(
-    "it takes longer than a request may; it goes on, so the next delivery may find it done"
+TIMED_OUT: Final = come_again(
+    "timed out: this takes longer than a request may; processing continues, so a retry may find it done"
 )
 OVERLOADED: Final = come_again("too much is waiting already")
 STOPPING: Final = come_again("the service is about to stop")
@@ -41,7 +41,7 @@ _KEY_HEADERS: Final = frozenset(name.encode() for name in KEY_HEADERS)
 
 
 class Refused(Exception):
-    """A request is answered without its body having been looked at; the rest of that is not waited for."""
+    """A request is answered before its body was looked at; the rest of the body is not read."""
 
     def __init__(self, reply: Reply) -> None:
         """Take the answer."""
@@ -49,8 +49,8 @@ class Refused(Exception):
         self.reply = reply
 
 
-class Door:
-    """What every request passes, whatever it is for."""
+class RequestLimits:
+    """Checks each request against the service's keys and limits."""
 
     def __init__(self, settings: Settings) -> None:
         """Take the keys and the limits."""
@@ -66,13 +66,13 @@ class Door:
         )
 
     def refusal(self, scope: Scope, methods: Sequence[str]) -> Reply | None:
-        """Answer whoever knows no key, or sends with another method than these; None for everybody else."""
+        """Return 401 for a request without a valid key, 405 for one with another method than these, else None."""
         if not self._keys.let_in(_key_headers(scope)):
             return NO_KEY
         return None if scope["method"] in methods else wrong_method(*methods)
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """Read a body, and hold its bytes until they are let go (`let_go`); raise `Refused` where there is no end."""
+        """Read a body. Its bytes count as held until `release`; raise `Refused` for one too large or too slow."""
         if _length(scope) > self._body_bytes_max:
             raise Refused(self._too_large)
         parts: list[bytes] = []
@@ -88,7 +88,7 @@ class Door:
                 own += len(part)
                 more = self._hold(message, len(part), own)
         except BaseException as error:
-            self.let_go(own)
+            self.release(own)
             if isinstance(error, asyncio.CancelledError) and deadline.passed and task.uncancel() == 0:
                 raise Refused(TOO_SLOW) from None
             raise
@@ -97,7 +97,7 @@ class Door:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _hold(self, message: MutableMapping[str, Any], size: int, own: int) -> bool:
-        """Hold the bytes of one message, which with those before it has so many; tell whether there is more."""
+        """Count the bytes of one message, `own` with those before it; return whether more messages follow."""
         self._held_bytes += size
         if message["type"] == "http.disconnect":
             raise Refused(TOO_SLOW)
@@ -107,12 +107,12 @@ class Door:
             raise Refused(OVERLOADED)
         return bool(message.get("more_body", False))
 
-    def let_go(self, number: int) -> None:
-        """Make room: what had so many bytes was answered."""
-        self._held_bytes -= number
+    def release(self, size: int) -> None:
+        """Count this many bytes as no longer held: their request was answered."""
+        self._held_bytes -= size
 
-    def posted(self, answer: Answer) -> Application:
-        """Make an application of a function that answers a body that was posted; it has as long as a request has."""
+    def for_posts(self, answer: Answer) -> Application:
+        """Make an application that answers POST requests by this function, within the time of a request."""
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
             refused = self.refusal(scope, ("POST",))
@@ -126,12 +126,12 @@ class Door:
                 await send_reply(send, refusal.reply, scope=scope, close=True)
                 return
             try:
-                # What is under way is not broken off: it may have taken effect.
+                # On a timeout the answer is not cancelled: it may have taken effect.
                 answering = asyncio.ensure_future(answer(body, headers_of(scope)))
                 done, _ = await asyncio.wait({answering}, timeout=self._left(started))
-                reply = answering.result() if done else NO_TIME_LEFT
+                reply = answering.result() if done else TIMED_OUT
             finally:
-                self.let_go(len(body))
+                self.release(len(body))
             await send_reply(send, reply)
 
         return application
@@ -141,7 +141,7 @@ class Door:
 
 
 async def send_reply(send: Send, reply: Reply, *, scope: Scope | None = None, close: bool = False) -> None:
-    """Send an answer; where the rest of a request is not read, close the connection after it."""
+    """Send an answer; `close` closes the connection after it, because the rest of the request is not read."""
     headers = reply.wire_headers
     if close and scope is not None and scope.get("http_version", "1.1").startswith("1"):
         headers = [*headers, (b"connection", b"close")]
@@ -150,7 +150,7 @@ async def send_reply(send: Send, reply: Reply, *, scope: Scope | None = None, cl
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """Return the headers, with names in small letters; of several with one name, the last."""
+    """Return the headers, by their names in lower case; of several with one name, the last."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
@@ -161,7 +161,7 @@ def _key_headers(scope: Scope) -> Iterator[tuple[str, str]]:
 
 
 def _length(scope: Scope) -> int:
-    """Return what a request says its body's length is; nought where it does not, which is seen while it is read."""
+    """Return the Content-Length; 0 where there is none, since the body is also measured while it is read."""
     for name, value in scope["headers"]:
         if name == b"content-length":
             return int(value) if value.isdigit() and len(value) <= DIGITS_MAX else 0

@@ -11,7 +11,7 @@ from oncebridge import Bridge
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.engine.result import Result, delivered, joined
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.service import gathering
+from oncebridge.service import request_batcher
 from oncebridge.testing.faults import Fault, faulty, lose_connection
 from servers.process import wait_until
 from servers.valkey import running_valkey
@@ -21,7 +21,7 @@ from service.serving import MANY, PATIENCE_SECONDS, Gate, Service, answers, prob
 @pytest.fixture
 def patient(monkeypatch):
     """Let no batch count as one that holds up others, however slow this machine is."""
-    monkeypatch.setattr(gathering, "SHARE_MS", 1e9)
+    monkeypatch.setattr(request_batcher, "SHARE_MS", 1e9)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_each_request_is_told_of_its_own(crowd):
 
 def test_a_batch_is_bounded(crowd, monkeypatch):
     """No batch has more events than it may, and no request is split."""
-    monkeypatch.setattr(gathering, "EVENTS_MAX", 10)
+    monkeypatch.setattr(request_batcher, "EVENTS_MAX", 10)
     bodies = [f"[{','.join(text(at * 100 + n) for n in range(size))}]" for at, size in enumerate([4] * 5 + [25], 1)]
     assert {answered.status for answered in crowd.bring(bodies, 45)} == {200}
     assert crowd.sizes == [8, 8, 4, 25]
@@ -173,7 +173,7 @@ def test_slow_events_of_one_request_are_handled_side_by_side():
 
 def test_slow_and_quick_are_told_apart():
     """Handlers are judged by what the last ones took: both ways."""
-    pace = gathering.Pace()
+    pace = request_batcher.HandlerPace()
     assert not pace.is_quick
     (move,) = delivered([Bridge("memory://").process(text(1))])
     assert move.duration_ms is None
@@ -220,7 +220,7 @@ def test_what_waited_too_long_is_not_begun(gates):
 
 def test_too_many_requests_are_refused_at_once(gates, monkeypatch):
     """What could not be answered in time anyway need not wait for that."""
-    monkeypatch.setattr(gathering, "WAITING_MAX", 3)
+    monkeypatch.setattr(request_batcher, "WAITING_MAX", 3)
     hanging = gates()
     with Service(concurrency=2) as service:
         service.does |= {0: hanging, 1: hanging}

@@ -1,4 +1,4 @@
-"""The whole application: what is where, and how it starts and ends."""
+"""The ASGI application of the service: its routes, how it starts and how it ends."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra
-from oncebridge.service.door import STOPPING, Door
 from oncebridge.service.events import Events
-from oncebridge.service.gathering import UNEXPECTED, Gathering
+from oncebridge.service.openapi import Health, document
+from oncebridge.service.request_batcher import UNEXPECTED, RequestBatcher
+from oncebridge.service.request_limits import STOPPING, RequestLimits
 from oncebridge.sources.http_reply import Reply, ok, problem, wrong_method
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from oncebridge.bridge import Bridge
-    from oncebridge.service.door import Application, Receive, Scope, Send
+    from oncebridge.service.request_limits import Application, Receive, Scope, Send
 
 READING: Final = ("GET", "HEAD")
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,78 +28,80 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 def make_application(bridge: Bridge, *, metrics: Callable[[], bytes] | None = None) -> Application:
     """Make the ASGI application of one process; it closes the bridge when it ends."""
-    door = Door(bridge.settings)
-    gathering = Gathering(bridge, door)
-    events = Events(door, gathering, handled=bridge.add_downstream(), most=bridge.settings.deliveries_per_request)
-    others = _others(bridge, door, gathering, metrics)
-    life = Life(bridge, gathering)
+    limits = RequestLimits(bridge.settings)
+    batcher = RequestBatcher(bridge, limits)
+    deliveries_max = bridge.settings.deliveries_per_request
+    events = Events(limits, batcher, has_handlers=bridge.add_downstream(), deliveries_max=deliveries_max)
+    other_routes = _make_other_routes(bridge, limits, batcher, metrics)
+    lifespan = Lifespan(bridge, batcher)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await life(receive, send)
+            await lifespan(receive, send)
             return
         try:
-            await (events if scope["path"] == "/events" else others)(scope, receive, send)
-        except Exception as error:  # noqa: BLE001 - the server would log its words, which may quote a request
-            gathering.unexpected(error)
+            await (events if scope["path"] == "/events" else other_routes)(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - the server would log the message, which may quote a request
+            batcher.report_unexpected(error)
 
     return application
 
 
-class Life:
-    """Starts and ends with the server's process."""
+class Lifespan:
+    """Opens the bridge when the server starts, and closes it when the server stops."""
 
-    def __init__(self, bridge: Bridge, gathering: Gathering) -> None:
-        """Take what is to be opened and closed."""
+    def __init__(self, bridge: Bridge, batcher: RequestBatcher) -> None:
+        """Take the bridge, and the batcher that has to finish before the bridge is closed."""
         self._bridge = bridge
-        self._gathering = gathering
+        self._batcher = batcher
 
     async def __call__(self, receive: Receive, send: Send) -> None:
-        """Go through it as ASGI has it."""
+        """Speak ASGI's lifespan protocol."""
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                trouble = await asyncio.to_thread(self._open)
-                if trouble is not None:
-                    await send({"type": "lifespan.startup.failed", "message": trouble})
+                error = await asyncio.to_thread(self._open)
+                if error is not None:
+                    await send({"type": "lifespan.startup.failed", "message": error})
                     return
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
-                await self._gathering.close()
+                await self._batcher.close()
                 await asyncio.to_thread(self._bridge.close)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
     def _open(self) -> str | None:
-        """Open the ledger; return why the service must not start, if so."""
+        """Open the ledger; return the reason if the service must not start."""
         try:
             self._bridge.open()
         except LedgerUnavailable as error:
-            # It may be back before the first event comes; until then requests are told to come again.
+            # It may be back before the first event arrives; until then requests are answered with 503.
             self._bridge.telemetry.warn(f"starting all the same: {error}")
         except ConfigurationError as error:
             return str(error)
         return None
 
 
-def _others(bridge: Bridge, door: Door, gathering: Gathering, metrics: Callable[[], bytes] | None) -> Application:
-    """Make the application of everything that is asked for less often."""
+def _make_other_routes(
+    bridge: Bridge, limits: RequestLimits, batcher: RequestBatcher, metrics: Callable[[], bytes] | None
+) -> Application:
+    """Make the application of every route but `/events`."""
     try:
         from starlette.applications import Starlette
         from starlette.routing import Route
     except ImportError:
         raise MissingExtra("the service needs starlette; install it with: pip install 'oncebridge[http]'") from None
     from oncebridge.service.claims import routes
-    from oncebridge.service.openapi import document
 
     async def health(_: Request) -> Response:
-        return _response(_health(gathering))
+        return _response(_health(batcher))
 
     async def openapi(_: Request) -> Response:
         return _response(ok(document()))
 
-    async def measured(request: Request) -> Response:
-        refused = door.refusal(request.scope, READING)
+    async def show_metrics(request: Request) -> Response:
+        refused = limits.refusal(request.scope, READING)
         if refused is not None:
             return _response(refused)
         if metrics is None:
@@ -109,22 +112,22 @@ def _others(bridge: Bridge, door: Door, gathering: Gathering, metrics: Callable[
     application = Starlette(
         routes=[
             Route("/health", health),
-            Route("/metrics", measured),
+            Route("/metrics", show_metrics),
             Route("/openapi.json", openapi),
-            *routes(bridge, door),
+            *routes(bridge, limits),
         ],
-        exception_handlers={404: _not_there, 405: _not_so, Exception: _failed},
+        exception_handlers={404: _not_found, 405: _method_not_allowed, Exception: _failed},
     )
-    # A path with a slash too many is none of ours; a redirect would name http:// behind a proxy, and ask for no key.
+    # A path with a trailing slash is not one of ours. A redirect would say http:// behind a proxy, and need no key.
     application.router.redirect_slashes = False
     return application
 
 
-def _health(gathering: Gathering) -> Reply:
-    """Say that the service answers, and what it last knew of its ledger."""
-    if gathering.stopping:
+def _health(batcher: RequestBatcher) -> Reply:
+    """Say that the service answers, and whether its ledger was in reach the last time it was needed."""
+    if batcher.stopping:
         return STOPPING
-    return ok({"status": "ok", "ledger": "out of reach" if gathering.outage else "in reach"})
+    return ok(Health(status="ok", ledger="out of reach" if batcher.outage else "in reach"))
 
 
 def _response(reply: Reply) -> Response:
@@ -133,11 +136,11 @@ def _response(reply: Reply) -> Response:
     return Response(reply.body, reply.status, reply.headers)
 
 
-async def _not_there(*_: object) -> Response:
-    return _response(problem(HTTPStatus.NOT_FOUND, "/openapi.json says what there is"))
+async def _not_found(*_: object) -> Response:
+    return _response(problem(HTTPStatus.NOT_FOUND, "no such route; /openapi.json lists them all"))
 
 
-async def _not_so(_: Request, error: Exception) -> Response:
+async def _method_not_allowed(_: Request, error: Exception) -> Response:
     headers = getattr(error, "headers", None) or {}
     return _response(wrong_method(*headers.get("Allow", "GET").split(", ")))
 

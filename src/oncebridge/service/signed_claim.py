@@ -1,6 +1,6 @@
-"""A lent claim as a text: signed, so that whoever holds it can change nothing in it, and any worker can read it.
+"""A remote claim as a signed text: its client cannot change it, and any worker can read it.
 
-It holds keys, digests, the topic and the envelope's id: nothing that the event says.
+The text holds keys, digests, the topic and the envelope's id, and nothing of the event's content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAC_BYTES: Final = 16
 
 
 class _Claim2(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """The contents of a text. A changed one gets another version: texts outlive a deployment."""
+    """The content of a text, version 2. A changed content needs another number: texts outlive a deployment."""
 
     token: int
     attempt: int
@@ -55,8 +55,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Claim2).decode
 
 
-def write_claim(secret: bytes, lent: RemoteClaim) -> str:
-    """Write a claim as its client gets it."""
+def sign_claim(secret: bytes, lent: RemoteClaim) -> str:
+    """Return the text of a claim for its client."""
     claim, ask = lent.claim, lent.claim.ask
     chain = claim.chain or Chain(0)
     held = _Claim2(
@@ -90,8 +90,8 @@ def write_claim(secret: bytes, lent: RemoteClaim) -> str:
     return base64.urlsafe_b64encode(_mac(secret, data) + data).rstrip(b"=").decode()
 
 
-def read_claim(secret: bytes, text: str) -> RemoteClaim:
-    """Read a claim back; raise ValueError, in words for the client, where it is none that was written here."""
+def verify_claim(secret: bytes, text: str) -> RemoteClaim:
+    """Return the claim of a text; raise ValueError, with a message for the client, if the signature is wrong."""
     try:
         signed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -104,7 +104,7 @@ def read_claim(secret: bytes, text: str) -> RemoteClaim:
     return _lent(_decode(data[1:]))
 
 
-_NOT_OURS: Final = "is none that was given out for this ledger, or was cut or changed; send it as it was answered"
+_NOT_OURS: Final = "is not a claim of this ledger, or was cut or changed; send it exactly as it was answered"
 
 
 def _mac(secret: bytes, data: bytes) -> bytes:
