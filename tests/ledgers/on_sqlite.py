@@ -4,7 +4,7 @@ import secrets
 import sqlite3
 from contextlib import closing, contextmanager
 
-from oncebridge.claim import Ask, Claim
+from oncebridge.claim import Ask, Claim, Outcome, Settlement
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 
 LEASE_US = 60_000_000
@@ -37,6 +37,11 @@ def take(ledger, number):
     (answer,) = claim(ledger, ask)
     assert answer.token
     return Claim(ask, answer.token)
+
+
+def done(claim):
+    """Return the end of a fact's claim whose work is done."""
+    return Settlement(claim, Outcome.DONE)
 
 
 def verdict(ledger, number):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgers.on_sqlite import claim, is_sound, key, opened, take, verdict
+from ledgers.on_sqlite import claim, done, is_sound, key, opened, take, verdict
 from ledgers.random_moves import SideBySide
 from oncebridge.claim import Ask, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
@@ -204,7 +204,7 @@ def test_a_file_may_hold_the_handlers_own_tables(path):
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE effect (name TEXT)")
     with opened(path) as ledger:
-        with ledger.transaction(take(ledger, 1)) as transaction:
+        with ledger.transaction(done(take(ledger, 1))) as transaction:
             transaction.execute("INSERT INTO effect VALUES ('one')")
         assert ledger._db.execute("SELECT name FROM effect").fetchall() == [("one",)]
 
@@ -296,7 +296,7 @@ def test_a_full_disk_loses_nothing(ledger, path):
 def test_a_handler_may_use_savepoints(ledger, path):
     """Parts of a handler's work may be undone by itself, as long as the transaction stays."""
     held = take(ledger, 1)
-    with ledger.transaction(held) as transaction:
+    with ledger.transaction(done(held)) as transaction:
         transaction.execute("CREATE TABLE effect (name TEXT)")
         transaction.execute("SAVEPOINT part")
         transaction.execute("INSERT INTO effect VALUES ('undone')")
@@ -311,7 +311,7 @@ def test_a_handler_may_use_savepoints(ledger, path):
 def test_a_handler_may_look_into_its_own_ledger(ledger):
     """Inside its transaction a handler can ask the ledger what it knows."""
     held = take(ledger, 1)
-    with ledger.transaction(held):
+    with ledger.transaction(done(held)):
         assert ledger.get(key(1))[0].status is Status.CLAIMED
 
 
@@ -319,7 +319,7 @@ def test_a_rollback_inside_a_statement_is_noticed(ledger):
     """`INSERT OR ROLLBACK` ends the transaction from within: then the event is not done, since its effect is not."""
     held = take(ledger, 1)
     ledger._db.execute("CREATE TABLE effect (name TEXT UNIQUE)")
-    with suppress(Exception), ledger.transaction(held) as transaction:
+    with suppress(Exception), ledger.transaction(done(held)) as transaction:
         transaction.execute("INSERT INTO effect VALUES ('one')")
         with suppress(sqlite3.IntegrityError):
             transaction.execute("INSERT OR ROLLBACK INTO effect VALUES ('one')")

@@ -10,12 +10,12 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
-from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from oncebridge.claim import SETTLED, Call, Outcome, Settlement, Status
+from oncebridge.claim import SETTLED, Status, read_newest
 from oncebridge.clock import NEVER, Clock, SystemClock
 from oncebridge.errors import (
     ClaimLost,
@@ -25,26 +25,34 @@ from oncebridge.errors import (
     LedgerUnavailable,
     PermanentError,
 )
+from oncebridge.ledgers.grants import Call
 from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 from oncebridge.ledgers.sqlite.connections import Connections, refuse_inherited, together
 from oncebridge.ledgers.sqlite.examine import examine
 from oncebridge.ledgers.sqlite.lent import Lent
-from oncebridge.ledgers.sqlite.rows import claim_rows, conditions, extend_row, settle_row, settle_rows
+from oncebridge.ledgers.sqlite.rows import (
+    claim_rows,
+    conditions,
+    extend_rows,
+    is_in_force,
+    settle_in_force,
+    settle_rows,
+)
+from oncebridge.ledgers.sqlite.schema import SCHEMA_VERSION, bring_up_to_date, schema_version
 from oncebridge.ledgers.sqlite.troubles import in_our_words
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from oncebridge.claim import Answer, Ask, Claim
+    from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.protocol import Query
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 1
 CACHE_KB: Final = 16_000
 LOG_PAGES: Final = 4000  # 16 MB
 BUSY_TIMEOUT_S: Final = 30.0
@@ -56,6 +64,8 @@ _PURGE: Final = f"""
         SELECT key, handler FROM oncebridge_event
         WHERE changed_us < ? AND letter = 0 AND status IN ({", ".join(f"'{status}'" for status in sorted(SETTLED))})
         LIMIT ?)"""  # noqa: S608 - constants
+
+_READ_ENTITIES: Final = "SELECT data, changed_us, lease_until_us FROM oncebridge_entity ORDER BY changed_us"
 
 _creating: Final = threading.Lock()
 
@@ -103,13 +113,13 @@ class SQLiteLedger:
         with self._connections.lock, in_our_words(self.path):
             refuse_inherited(self.path)
             with closing(sqlite3.connect(there, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as db:
-                return _schema_version(db) > 0 and bool(_kept(db))
+                return schema_version(db) > 0 and bool(_kept(db))
 
     def open(self, secret: bytes | None) -> bytes:
         """Open or create the file, readable by its owner alone: it holds the secret and dead letters."""
 
         def agree(db: sqlite3.Connection) -> dict[str, bytes]:
-            self._create_missing(db)
+            bring_up_to_date(db, self.path)
             db.execute("DELETE FROM oncebridge_meta WHERE name = ''")  # fails where the file may only be read
             return _kept(db) or _keep(db, first_kept(secret))
 
@@ -156,7 +166,7 @@ class SQLiteLedger:
 
     def _greet(self, db: sqlite3.Connection) -> None:
         """Make sure that a file that is opened once more holds the same secret; one that holds none is given it."""
-        if self._agreed is None or (_schema_version(db) == SCHEMA_VERSION and _kept(db) == self._agreed):
+        if self._agreed is None or (schema_version(db) == SCHEMA_VERSION and _kept(db) == self._agreed):
             return
         if together(db, self._adopt) != self._agreed:
             self.is_another = True
@@ -167,7 +177,7 @@ class SQLiteLedger:
 
     def _adopt(self, db: sqlite3.Connection) -> dict[str, bytes]:
         assert self._agreed is not None
-        self._create_missing(db)
+        bring_up_to_date(db, self.path)
         return _kept(db) or _keep(db, self._agreed)
 
     def _write_ahead(self, db: sqlite3.Connection) -> None:
@@ -188,25 +198,14 @@ class SQLiteLedger:
                 return
 
     def migrate(self) -> None:
-        """Create what is missing. `open` does so too."""
+        """Create the tables that are missing, and bring earlier ones up to date. `open` does so too."""
         with self._connections.lock:
             try:
                 with in_our_words(self.path):
-                    self._connections.write(self._create_missing)
+                    self._connections.write(lambda db: bring_up_to_date(db, self.path))
             finally:
                 if self._agreed is None:
                     self.close()
-
-    def _create_missing(self, db: sqlite3.Connection) -> None:
-        found = _schema_version(db)
-        if found > SCHEMA_VERSION:
-            raise LedgerRefused(f"{self.path} was written by a newer Oncebridge (schema {found}); update this one")
-        if found == SCHEMA_VERSION:
-            return
-        # Not executescript: that would commit the transaction first.
-        for statement in files("oncebridge.ledgers.sqlite").joinpath("schema.sql").read_text().split(";\n"):
-            db.execute(statement)
-        db.execute("INSERT OR REPLACE INTO oncebridge_meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
 
     def close(self) -> None:
         """Close the file."""
@@ -235,35 +234,30 @@ class SQLiteLedger:
     # --- claim, extend, settle -----------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
-        """Decide each ask on the rows as the ones before left them."""
+        """Answer each fact by itself, and the states of an entity as a chain."""
         return self._write(lambda db: claim_rows(db, asks, Call(nonce, lease_us, self._clock.now_us())))
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
-
-        def work(db: sqlite3.Connection) -> list[bool]:
-            call = Call(b"", lease_us, self._clock.now_us())
-            return [extend_row(db, claim, call) for claim in claims]
-
-        return self._write(work)
+        return self._write(lambda db: extend_rows(db, claims, Call(b"", lease_us, self._clock.now_us())))
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
         return self._write(lambda db: settle_rows(db, settlements, self._clock.now_us()))
 
-    def transaction(self, claim: Claim) -> Loan[sqlite3.Connection]:
-        """Give a handler a connection, and settle `done` as the last statement before the commit."""
+    def transaction(self, settlement: Settlement) -> Loan[sqlite3.Connection]:
+        """Give a handler a connection, and settle as the last statement before the commit."""
 
         def begin(db: sqlite3.Connection) -> None:
             # From here on nobody else can write, so a claim in force now stays in force.
-            if not extend_row(db, claim, Call(b"", 0, self._clock.now_us())):
+            if not is_in_force(db, settlement, self._clock.now_us()):
                 raise ClaimLost
 
         def end(db: Lent) -> None:
             if not db.in_transaction:
                 raise PermanentError("a statement of the handler ended its transaction; use no OR ROLLBACK in it")
             try:
-                is_settled = settle_row(db, Settlement(claim, Outcome.DONE), self._clock.now_us())
+                is_settled = settle_in_force(db, settlement, self._clock.now_us())
             except sqlite3.Error as error:
                 if not db.is_marked:
                     raise
@@ -296,7 +290,7 @@ class SQLiteLedger:
             lambda db: db.execute(
                 "SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts,"  # noqa: S608 - built from constants
                 " event.envelope, event.changed_us, event.retry_at_us,"
-                " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token"
+                " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.nonce = event.nonce"
                 " THEN entity.lease_until_us ELSE 0 END), NULL,"
                 f" coalesce(letter.reason, ''), {letter} FROM oncebridge_event AS event"
                 " LEFT JOIN oncebridge_letter AS letter USING (key, handler)"
@@ -307,17 +301,13 @@ class SQLiteLedger:
         return [Entry.from_row(row) for row in rows]
 
     def _newest(self, query: Query) -> list[Entry]:
-        rows = self._read(
-            lambda db: db.execute(
-                "SELECT event.key, '', CASE WHEN entity.lease_until_us THEN 'claimed' ELSE 'done' END, event.topic,"
-                " event.time_ms, 0, event.envelope, entity.changed_us, 0, entity.lease_until_us, NULL, '', NULL, ''"
-                " FROM oncebridge_entity AS entity JOIN oncebridge_event AS event ON event.key = entity.newest"
-                " WHERE :subject IS NULL OR event.conversation = :subject OR event.user = :subject"
-                " GROUP BY entity.key ORDER BY entity.changed_us LIMIT :limit",
-                {"subject": query.subject, "limit": -1 if query.limit is None else query.limit},
-            ).fetchall()
-        )
-        return [Entry.from_row(row) for row in rows]
+        """Look for entities in their own data, which nothing else can read."""
+
+        def work(db: sqlite3.Connection) -> list[Entry]:
+            found = _newest_entries(db.execute(_READ_ENTITIES), query)
+            return list(islice(found, query.limit))
+
+        return self._read(work)
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""
@@ -343,11 +333,11 @@ class SQLiteLedger:
         return forgotten
 
 
-def _schema_version(db: sqlite3.Connection) -> int:
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'oncebridge_meta'").fetchone():
-        return 0
-    row = db.execute("SELECT value FROM oncebridge_meta WHERE name = 'schema'").fetchone()
-    return int(row[0]) if row else 0
+def _newest_entries(rows: Iterable[tuple[bytes, int, int]], query: Query) -> Iterator[Entry]:
+    for data, changed_us, lease_until_us in rows:
+        newest = read_newest(data)
+        if newest.key is not None and query.is_about(newest.conversation, newest.user):
+            yield Entry.of_newest(newest, changed_us=changed_us, lease_until_us=lease_until_us)
 
 
 def _keep(db: sqlite3.Connection, kept: dict[str, bytes]) -> dict[str, bytes]:

@@ -1,70 +1,159 @@
-"""Rows of the SQLite ledger, read and written inside a transaction that the ledger holds open."""
+"""Rows of the SQLite ledger, read and written inside a transaction that the ledger holds open.
+
+A call reads the rows of all its events with one statement and those of all its entities with another, decides in
+memory, and writes the rows that have changed together.
+"""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
+from msgspec.structs import astuple
 
-from oncebridge.claim import Entity, Outcome, Record, Status, decide_claim, decide_extend, decide_settle
-from oncebridge.identity import Moment
+from oncebridge.claim import Outcome, Status
+from oncebridge.ledgers.grants import Entity, Record, claim_chain, claim_fact, extend_claim, settle_claim
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from oncebridge.claim import Answer, Ask, Call, Claim, Letter, Settlement
+    from oncebridge.claim import Answer, Ask, Claim, Letter, Settlement
+    from oncebridge.ledgers.grants import Call, Kept
     from oncebridge.ledgers.protocol import Query
 
-_moment = msgspec.json.Decoder(Moment).decode
-_encode = msgspec.json.Encoder().encode
+ROWS_AT_ONCE: Final = 100  # in one statement, of 18 values each: SQLite takes 32,766
 
+# The columns of a record and of an entity, in the order of their fields.
 _RECORD: Final = (
     "status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, retry_at_us, letter"
 )
-_READ_RECORD: Final = f"SELECT {_RECORD} FROM oncebridge_event WHERE key = ? AND handler = ?"  # noqa: S608 - constants
+_ENTITY: Final = "token, nonce, lease_until_us, ran_out, data, changed_us"
+_ABOUT: Final = "key, handler, topic, time_ms, conversation, user, entity"
+_COLUMNS: Final = 18
+
+
+def _assigned(columns: str, value: str) -> str:
+    return ", ".join(f"{name} = {value.format(name)}" for name in columns.split(", "))
+
+
 _WRITE_RECORD: Final = f"""
-    INSERT INTO oncebridge_event ({_RECORD}, key, handler, topic, time_ms, conversation, user, entity)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (key, handler) DO UPDATE SET
-        status = excluded.status, token = excluded.token, nonce = excluded.nonce,
-        lease_until_us = excluded.lease_until_us, alone = excluded.alone, attempts = excluded.attempts,
-        content = excluded.content, envelope = excluded.envelope, changed_us = excluded.changed_us,
-        retry_at_us = excluded.retry_at_us, letter = excluded.letter"""  # noqa: S608 - constants
-_READ_ENTITY: Final = (
-    "SELECT token, lease_until_us, state, moment, newest, line, unsure, changed_us FROM oncebridge_entity WHERE key = ?"
+    INSERT INTO oncebridge_event ({_RECORD}, {_ABOUT}) VALUES ({", ".join("?" * _COLUMNS)})
+    ON CONFLICT (key, handler) DO UPDATE SET {_assigned(_RECORD, "excluded.{}")}"""  # noqa: S608 - constants
+_CHANGE_RECORD: Final = f"UPDATE oncebridge_event SET {_assigned(_RECORD, '?')} WHERE key = ? AND handler = ?"  # noqa: S608
+_WRITE_ENTITY: Final = f"""
+    INSERT INTO oncebridge_entity ({_ENTITY}, key) VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (key) DO UPDATE SET {_assigned(_ENTITY, "excluded.{}")}"""  # noqa: S608 - constants
+_WRITE_LETTER: Final = (
+    "INSERT OR REPLACE INTO oncebridge_letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)"
 )
-_WRITE_ENTITY: Final = "INSERT OR REPLACE INTO oncebridge_entity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-
-
-#: Ends a fact's claim as `decide_settle` would, where that is plain: in force, without a letter, and done.
+_DELETE_LETTER: Final = "DELETE FROM oncebridge_letter WHERE key = ? AND handler = ?"
+#: Ends a fact's claim as `settle_claim` would, where that is plain: in force, without a letter, and done.
 _SETTLE_DONE: Final = """
     UPDATE oncebridge_event SET status = 'done', nonce = x'', lease_until_us = 0, changed_us = ?, retry_at_us = 0
     WHERE key = ? AND handler = ? AND token = ? AND status = 'claimed' AND letter = 0"""
-_ROWS_AT_ONCE: Final = 100
-_COLUMNS: Final = 18
 
 
 @cache
 def _insert_new(rows: int) -> str:
     values = ", ".join([f"({', '.join('?' * _COLUMNS)})"] * rows)
-    columns = f"{_RECORD}, key, handler, topic, time_ms, conversation, user, entity"
-    return f"INSERT INTO oncebridge_event ({columns}) VALUES {values} ON CONFLICT DO NOTHING RETURNING key, handler"  # noqa: S608
+    insert = f"INSERT INTO oncebridge_event ({_RECORD}, {_ABOUT}) VALUES {values}"  # noqa: S608 - constants
+    return f"{insert} ON CONFLICT DO NOTHING RETURNING key, handler"
+
+
+@cache
+def _read_records(keys: int) -> str:
+    return f"SELECT key, handler, {_RECORD} FROM oncebridge_event WHERE key IN ({', '.join('?' * keys)})"  # noqa: S608
+
+
+@cache
+def _read_entities(keys: int) -> str:
+    return f"SELECT key, {_ENTITY} FROM oncebridge_entity WHERE key IN ({', '.join('?' * keys)})"  # noqa: S608
+
+
+class Change(NamedTuple):
+    """A record that a call has changed, the one before it, and the letter that goes with it."""
+
+    ask: Ask
+    before: Record | None
+    record: Record
+    letter: Letter | None = None
+
+
+class Rows:
+    """The records and entities of a call: as they were read, and as the call has left them so far."""
+
+    def __init__(self, db: sqlite3.Connection, asks: Sequence[Ask]) -> None:
+        """Read what the ledger knows of these events and of their entities."""
+        self._db = db
+        self._records = dict(_records(db, {ask.key for ask in asks}))
+        self._entities = dict(_entities(db, {ask.entity for ask in asks if ask.entity is not None}))
+        self._changes: list[Change] = []
+        self._held: dict[bytes, Entity] = {}
+
+    def record(self, ask: Ask) -> Record | None:
+        """Return what is known of an event."""
+        return self._records.get((ask.key, ask.handler))
+
+    def entity(self, ask: Ask) -> Entity | None:
+        """Return what is known of an event's entity."""
+        return None if ask.entity is None else self._entities.get(ask.entity)
+
+    def change(self, ask: Ask, record: Record | None, entity: Entity | None, letter: Letter | None = None) -> None:
+        """Note what an event and its entity become; None where they stay."""
+        if record is not None:
+            self._changes.append(Change(ask, self.record(ask), record, letter))
+            self._records[ask.key, ask.handler] = record
+        if entity is not None and ask.entity is not None:
+            self._entities[ask.entity] = self._held[ask.entity] = entity
+
+    def write(self) -> None:
+        """Write what has changed."""
+        new = [(*astuple(one.record), *_about(one.ask)) for one in self._changes if one.before is None]
+        known = [one for one in self._changes if one.before is not None]
+        changed = [(*astuple(one.record), one.ask.key, one.ask.handler) for one in known]
+        gone = [
+            (one.ask.key, one.ask.handler)
+            for one in known
+            if one.before is not None and one.before.letter and not one.record.letter
+        ]
+        letters = [
+            (one.ask.key, one.ask.handler, one.letter.raw, one.letter.reason, one.letter.detail)
+            for one in self._changes
+            if one.letter is not None
+        ]
+        entities = [(*astuple(entity), key) for key, entity in self._held.items()]
+        for statement, rows in (
+            (_WRITE_RECORD, new),
+            (_CHANGE_RECORD, changed),
+            (_WRITE_ENTITY, entities),
+            (_DELETE_LETTER, gone),
+            (_WRITE_LETTER, letters),
+        ):
+            if rows:
+                self._db.executemany(statement, rows)
+
+
+# --- claim -------------------------------------------------------------------------------------------
 
 
 def claim_rows(db: sqlite3.Connection, asks: Sequence[Ask], call: Call) -> list[Answer]:
-    """Decide a batch. Facts are taken for new first, and written together; what was there already is looked at."""
+    """Answer a call. Facts are taken for new first, and written together; what was there already is looked at."""
     facts = [ask for ask in asks if ask.entity is None and not ask.redrive]
-    new: dict[tuple[bytes, str], Answer] = {}
-    for start in range(0, len(facts), _ROWS_AT_ONCE):
-        new |= _claim_new(db, facts[start : start + _ROWS_AT_ONCE], call)
-    return [new.get((ask.key, ask.handler)) or claim_row(db, ask, call) for ask in asks]
+    answers: dict[tuple[bytes, str], Answer] = {}
+    for some in _parts(facts):
+        answers |= _claim_new(db, some, call)
+    rest = [ask for ask in asks if (ask.key, ask.handler) not in answers] if answers else asks
+    if rest:
+        rows = Rows(db, rest)
+        answers |= _claim_known(rows, rest, call)
+        rows.write()
+    return [answers[ask.key, ask.handler] for ask in asks]
 
 
-def _claim_new(db: sqlite3.Connection, facts: list[Ask], call: Call) -> dict[tuple[bytes, str], Answer]:
+def _claim_new(db: sqlite3.Connection, facts: Sequence[Ask], call: Call) -> dict[tuple[bytes, str], Answer]:
     """Write facts that are taken for new. They are decided alike; only what each brings along differs."""
-    answer, granted, _ = decide_claim(facts[0], None, None, call)
+    answer, granted = claim_fact(facts[0], None, call)
     assert granted is not None
     before = (granted.status, granted.token, granted.nonce, granted.lease_until_us)
     after = (granted.changed_us, granted.retry_at_us, granted.letter)
@@ -73,109 +162,137 @@ def _claim_new(db: sqlite3.Connection, facts: list[Ask], call: Call) -> dict[tup
         values += before
         values += (ask.alone, granted.attempts, ask.content, ask.envelope)
         values += after
-        values += (ask.key, ask.handler, ask.topic, ask.time_ms, ask.conversation, ask.user, None)
+        values += _about(ask)
     return dict.fromkeys(db.execute(_insert_new(len(facts)), values).fetchall(), answer)
 
 
+def _claim_known(rows: Rows, asks: Sequence[Ask], call: Call) -> dict[tuple[bytes, str], Answer]:
+    """Answer facts one by one, and the states of each entity as a chain."""
+    answers: dict[tuple[bytes, str], Answer] = {}
+    chains: dict[bytes, list[Ask]] = {}
+    for ask in asks:
+        if ask.entity is not None:
+            chains.setdefault(ask.entity, []).append(ask)
+            continue
+        answers[ask.key, ask.handler], record = claim_fact(ask, rows.record(ask), call)
+        rows.change(ask, record, None)
+    for chain in chains.values():
+        granted = claim_chain(chain, [rows.record(ask) for ask in chain], rows.entity(chain[0]), call)
+        for ask, answer in zip(chain, granted.answers, strict=True):
+            answers[ask.key, ask.handler] = answer
+        for place, record in granted.records:
+            rows.change(chain[place], record, granted.entity)
+    return answers
+
+
+# --- extend and settle -------------------------------------------------------------------------------
+
+
+def extend_rows(db: sqlite3.Connection, claims: Sequence[Claim], call: Call) -> list[bool]:
+    """Move the leases of claims in force."""
+    rows = Rows(db, [claim.ask for claim in claims])
+    kept = []
+    for claim in claims:
+        one = extend_claim(claim, rows.record(claim.ask), rows.entity(claim.ask), call)
+        rows.change(claim.ask, one.record, one.entity)
+        kept.append(one.ok)
+    rows.write()
+    return kept
+
+
 def settle_rows(db: sqlite3.Connection, settlements: Sequence[Settlement], now_us: int) -> list[bool]:
-    """End a batch of claims. If all that look plain are, that was it; else each is looked at."""
-    plain = [one for one in settlements if one.outcome is Outcome.DONE and one.claim.ask.entity is None]
+    """End claims. Facts that are done are taken for plain first, and settled together; the rest is looked at."""
+    plain = [_is_plain(one) for one in settlements]
+    facts = [one.claim for one, is_plain in zip(settlements, plain, strict=True) if is_plain]
     before = db.total_changes
-    db.executemany(_SETTLE_DONE, [(now_us, one.claim.ask.key, one.claim.ask.handler, one.claim.token) for one in plain])
-    # One that was ended just now finds its own outcome.
-    done = {one.claim for one in plain} if db.total_changes - before == len(plain) else set()
-    return [one.claim in done or settle_row(db, one, now_us) for one in settlements]
+    db.executemany(_SETTLE_DONE, [(now_us, claim.ask.key, claim.ask.handler, claim.token) for claim in facts])
+    are_settled = db.total_changes - before == len(facts)  # else each is looked at: one of these finds its own outcome
+    rest = [one for one, is_plain in zip(settlements, plain, strict=True) if not (is_plain and are_settled)]
+    looked_at = iter(_settle(db, rest, now_us)) if rest else iter(())
+    return [(is_plain and are_settled) or next(looked_at).ok for is_plain in plain]
 
 
-def claim_row(db: sqlite3.Connection, ask: Ask, call: Call) -> Answer:
-    """Decide one ask on its rows, and write what they become."""
-    before = _record(db, ask)
-    answer, record, entity = decide_claim(ask, before, _entity(db, ask), call)
-    _write(db, ask, before, record, entity)
-    return answer
+def _is_plain(settlement: Settlement) -> bool:
+    return settlement.outcome is Outcome.DONE and settlement.claim.ask.entity is None
 
 
-def extend_row(db: sqlite3.Connection, claim: Claim, call: Call) -> bool:
-    """Move one lease, if its claim is in force."""
-    before = _record(db, claim.ask)
-    kept, record, entity = decide_extend(claim, before, _entity(db, claim.ask), call)
-    _write(db, claim.ask, before, record, entity)
+def settle_in_force(db: sqlite3.Connection, settlement: Settlement, now_us: int) -> bool:
+    """End a claim in force; False where it is not, also where it has ended in the same way before."""
+    (kept,) = _settle(db, [settlement], now_us)
+    return kept.record is not None
+
+
+def _settle(db: sqlite3.Connection, settlements: Sequence[Settlement], now_us: int) -> list[Kept]:
+    rows = Rows(db, [one.claim.ask for one in settlements])
+    kept = []
+    for settlement in settlements:
+        ask = settlement.claim.ask
+        one = settle_claim(settlement, rows.record(ask), rows.entity(ask), now_us)
+        rows.change(ask, one.record, one.entity, settlement.letter)
+        kept.append(one)
+    rows.write()
     return kept
 
 
-def settle_row(db: sqlite3.Connection, settlement: Settlement, now_us: int) -> bool:
-    """End one claim, if it is in force."""
+def is_in_force(db: sqlite3.Connection, settlement: Settlement, now_us: int) -> bool:
+    """Tell whether a settlement would end its claim now; nothing is written."""
     ask = settlement.claim.ask
-    before = _record(db, ask)
-    kept, record, entity = decide_settle(settlement, before, _entity(db, ask), now_us)
-    _write(db, ask, before, record, entity)
-    if record is not None and settlement.letter is not None:
-        _write_letter(db, ask, settlement.letter)
-    return kept
+    rows = Rows(db, [ask])
+    return settle_claim(settlement, rows.record(ask), rows.entity(ask), now_us).record is not None
 
 
-def _record(db: sqlite3.Connection, ask: Ask) -> Record | None:
-    row = db.execute(_READ_RECORD, (ask.key, ask.handler)).fetchone()
-    if row is None:
-        return None
-    status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us, retry_at_us, letter = row
-    return Record(
-        status=Status(status),
-        token=token,
-        nonce=nonce,
-        lease_until_us=lease_until_us,
-        alone=bool(alone),
-        attempts=attempts,
-        content=content,
-        envelope=envelope,
-        changed_us=changed_us,
-        retry_at_us=retry_at_us,
-        letter=bool(letter),
-    )
+# --- rows --------------------------------------------------------------------------------------------
 
 
-def _entity(db: sqlite3.Connection, ask: Ask) -> Entity | None:
-    if ask.entity is None:
-        return None
-    row = db.execute(_READ_ENTITY, (ask.entity,)).fetchone()
-    if row is None:
-        return None
-    token, lease_until_us, state, moment, newest, line, unsure, changed_us = row
-    return Entity(
-        token=token,
-        lease_until_us=lease_until_us,
-        state=state,
-        moment=_moment(moment),
-        key=newest,
-        line=_moment(line),
-        unsure=bool(unsure),
-        changed_us=changed_us,
-    )
+def _parts(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), ROWS_AT_ONCE):
+        yield items[start : start + ROWS_AT_ONCE]
 
 
-def _write(
-    db: sqlite3.Connection, ask: Ask, before: Record | None, record: Record | None, entity: Entity | None
-) -> None:
-    if record is not None:
-        db.execute(_WRITE_RECORD, _row(ask, record))
-        if before is not None and before.letter and not record.letter:
-            db.execute("DELETE FROM oncebridge_letter WHERE key = ? AND handler = ?", (ask.key, ask.handler))
-    if entity is not None and ask.entity is not None:
-        moment, line = _encode(entity.moment), _encode(entity.line)
-        row = (ask.entity, entity.token, entity.lease_until_us, entity.state, moment, entity.key, line)
-        db.execute(_WRITE_ENTITY, (*row, entity.unsure, entity.changed_us))
+def _records(db: sqlite3.Connection, keys: Iterable[bytes]) -> Iterator[tuple[tuple[bytes, str], Record]]:
+    for some in _parts(list(keys)):
+        for key, handler, status, token, nonce, until_us, alone, attempts, *more in db.execute(
+            _read_records(len(some)), some
+        ).fetchall():
+            content, envelope, changed_us, retry_at_us, letter = more
+            yield (
+                (key, handler),
+                Record(
+                    status=Status(status),
+                    token=token,
+                    nonce=nonce,
+                    lease_until_us=until_us,
+                    alone=bool(alone),
+                    attempts=attempts,
+                    content=content,
+                    envelope=envelope,
+                    changed_us=changed_us,
+                    retry_at_us=retry_at_us,
+                    letter=bool(letter),
+                ),
+            )
 
 
-def _row(ask: Ask, record: Record) -> tuple[Any, ...]:
-    about = (ask.key, ask.handler, ask.topic, ask.time_ms, ask.conversation, ask.user, ask.entity)
-    return (*msgspec.structs.astuple(record), *about)
+def _entities(db: sqlite3.Connection, keys: Iterable[bytes]) -> Iterator[tuple[bytes, Entity]]:
+    for some in _parts(list(keys)):
+        for key, token, nonce, until_us, ran_out, data, changed_us in db.execute(
+            _read_entities(len(some)), some
+        ).fetchall():
+            yield (
+                key,
+                Entity(
+                    token=token,
+                    nonce=nonce,
+                    lease_until_us=until_us,
+                    ran_out=bool(ran_out),
+                    data=data,
+                    changed_us=changed_us,
+                ),
+            )
 
 
-def _write_letter(db: sqlite3.Connection, ask: Ask, letter: Letter) -> None:
-    row = (ask.key, ask.handler, letter.raw, letter.reason, letter.detail)
-    db.execute(
-        "INSERT OR REPLACE INTO oncebridge_letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)", row
-    )
+def _about(ask: Ask) -> tuple[Any, ...]:
+    return ask.key, ask.handler, ask.topic, ask.time_ms, ask.conversation, ask.user, ask.entity
 
 
 def conditions(query: Query) -> tuple[list[str], list[Any]]:

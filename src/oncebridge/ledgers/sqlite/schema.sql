@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS oncebridge_event (
     key            BLOB    NOT NULL,           -- digest of the identity
     handler        TEXT    NOT NULL,           -- stable name; '' for the one that needs none
     status         TEXT    NOT NULL,           -- claimed retry release | done echo stale dead discard
-    token          INTEGER NOT NULL,           -- fences the claim; a state's is its entity's
+    token          INTEGER NOT NULL,           -- fences the claim; those of a chain are in a row
     nonce          BLOB    NOT NULL,           -- of the claim call, to know its repeat
     lease_until_us INTEGER NOT NULL,           -- of a fact; 0 for a state
     alone          INTEGER NOT NULL,           -- claimed with nothing else, so a run-out is its own
@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS oncebridge_event (
     content        BLOB,                       -- digest, under an explicit id
     envelope       TEXT,                       -- envelope id of the delivery that did the work
     changed_us     INTEGER NOT NULL,
-    retry_at_us       INTEGER NOT NULL,           -- of a retry: not before, as advice
+    retry_at_us    INTEGER NOT NULL,           -- of a retry: not before, as advice
     letter         INTEGER NOT NULL,           -- 1 while a dead letter is kept
     topic          TEXT    NOT NULL,
     time_ms        INTEGER,
@@ -31,16 +31,14 @@ CREATE TABLE IF NOT EXISTS oncebridge_event (
 -- Only letters are in this one, so that nothing else pays for it.
 CREATE INDEX IF NOT EXISTS oncebridge_event_letter ON oncebridge_event (changed_us) WHERE letter = 1;
 
--- One row per entity of a state topic: who holds it, and its newest done event.
+-- One row per entity of a state topic: who holds it, and the data that its workers leave to each other.
 CREATE TABLE IF NOT EXISTS oncebridge_entity (
     key            BLOB PRIMARY KEY,
-    token          INTEGER NOT NULL,
+    token          INTEGER NOT NULL,           -- the top one of the chain that holds it, or held it last
+    nonce          BLOB    NOT NULL,           -- of the call that claimed it, while it is held
     lease_until_us INTEGER NOT NULL,           -- 0: not held
-    state          BLOB,                       -- digest of the newest state
-    moment         BLOB    NOT NULL,           -- of the newest done event, as JSON
-    newest         BLOB,                       -- key of the newest done event
-    line           BLOB    NOT NULL,           -- by which stale is judged, as JSON
-    unsure         INTEGER NOT NULL,           -- 1: a claim since ended otherwise than done
+    ran_out        INTEGER NOT NULL,           -- 1: its holder found the lease before run out
+    data           BLOB    NOT NULL,           -- as its last settle left it
     changed_us     INTEGER NOT NULL
 ) WITHOUT ROWID;
 
