@@ -8,12 +8,14 @@ from contextlib import closing, nullcontext
 
 import pytest
 
-from ledgers.mistakes import MISTAKES
+from ledgers import mistakes
+from ledgers.mistakes_in_order import MISTAKES_IN_ORDER
 from ledgers.wrong_ledgers import TRANSACTION_MISTAKES, VERB_MISTAKES, Transactional
 from oncebridge import claim
-from oncebridge.ledgers import memory
+from oncebridge.ledgers import grants, memory
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
+from oncebridge.testing import contract_stage
 from oncebridge.testing.clock import SkewedClock
 from oncebridge.testing.contract_races import RaceRules, SkewRules
 from oncebridge.testing.contract_transactions import TransactionRules
@@ -26,6 +28,7 @@ def rules_of(contract):
     return {name for name in dir(contract) if name.startswith("test_")}
 
 
+MISTAKES = mistakes.MISTAKES + MISTAKES_IN_ORDER
 RACES = rules_of(RaceRules)
 TRANSACTIONS = rules_of(TransactionRules)
 THE_REST = rules_of(LedgerContract) - RACES - TRANSACTIONS - rules_of(SkewRules)
@@ -87,7 +90,7 @@ def broken_by_nothing():
     return broken(THE_REST, MemoryLedger)
 
 
-# --- mistakes in what all ledgers decide with -----------------------------------------------------------------------
+# --- mistakes in what ledgers and workers decide with -----------------------------------------------------------------
 
 
 @functools.cache
@@ -96,10 +99,10 @@ def broken_by(number):
     _, name, wrong, _ = MISTAKES[number]
     before = broken_by_nothing()
     with pytest.MonkeyPatch.context() as patch:
-        mistaken = functools.partial(wrong, getattr(claim, name))
-        patch.setattr(claim, name, mistaken)
-        if hasattr(memory, name):
-            patch.setattr(memory, name, mistaken)
+        right = getattr(claim, name, None) or getattr(grants, name)
+        for module in (claim, grants, memory, contract_stage):
+            if getattr(module, name, None) is right:
+                patch.setattr(module, name, functools.partial(wrong, right))
         return broken(THE_REST, MemoryLedger) - before
 
 
@@ -164,8 +167,8 @@ def test_a_race_is_caught(rule, monkeypatch):
             super().__init__(clock)
             self._lock = nullcontext()
 
-    monkeypatch.setattr(memory, "decide_claim", slowly(claim.decide_claim))
-    monkeypatch.setattr(memory, "decide_settle", slowly(claim.decide_settle))
+    for name in ("claim_fact", "claim_chain", "settle_claim"):
+        monkeypatch.setattr(memory, name, slowly(getattr(grants, name)))
     # Chance has a part in a race: a ledger that is wrong may be lucky once, but not twenty times.
     assert any(is_broken(rule, functools.cache(Unlocked)) for _ in range(20))
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from oncebridge.claim import Outcome, Settlement, Status
+from oncebridge.claim import Status
 from oncebridge.errors import ClaimLost
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
-from oncebridge.ledgers.sqlite.rows import settle_row
+from oncebridge.ledgers.sqlite.rows import settle_in_force
 
 # --- verbs of the memory ledger ---------------------------------------------------------------------------------
 
@@ -55,19 +55,19 @@ VERB_MISTAKES = [
         "answers in another order",
         "claim",
         lambda right, *args, **call: right(*args, **call)[::-1],
-        "a_batch_is_answered_as_single_asks_are batches_may_be_large_and_empty",
+        "a_batch_is_answered_as_single_asks_are batches_may_be_large_and_empty two_chains_and_facts_in_one_call",
     ),
     (
         "one handler for all",
-        "_claim",
-        lambda right, self, ask, call: right(self, replace(ask, handler=""), call),
-        "handlers_claim_for_themselves",
+        "claim",
+        lambda right, self, asks, **call: right(self, [replace(ask, handler="") for ask in asks], **call),
+        "handlers_claim_for_themselves handlers_have_chains_of_their_own",
     ),
     (
         "only the first of a batch",
         "settle",
         lambda right, self, ends: right(self, ends[:1]) + [True for _ in ends[1:]],
-        "a_batch_settles_and_extends_one_by_one batches_may_be_large",
+        "a_batch_settles_and_extends_one_by_one batches_may_be_large a_call_of_a_thousand_asks",
     ),
     ("detail cut", "get", mapped(lambda entry: replace(entry, detail=entry.detail[:99])), "dead_letter_is_kept_whole"),
     (
@@ -141,20 +141,20 @@ class Transactional(SQLiteLedger):
     """A transaction in parts, each of which can be done wrong."""
 
     @contextmanager
-    def transaction(self, claim):
+    def transaction(self, settlement):
         """Go through the parts."""
-        self.begin(claim)
+        self.begin(settlement)
         try:
             try:
                 yield self.guard()
             finally:
                 self._db.set_authorizer(None)
-            self.finish(claim)
+            self.finish(settlement)
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
-    def begin(self, claim):
+    def begin(self, settlement):
         """Keep everybody else out."""
         self._db.execute("BEGIN IMMEDIATE")
 
@@ -163,35 +163,35 @@ class Transactional(SQLiteLedger):
         self._db.set_authorizer(lambda action, *_: action == sqlite3.SQLITE_TRANSACTION)
         return self._db
 
-    def finish(self, claim):
+    def finish(self, settlement):
         """Settle a claim in force, and commit."""
-        if self.get(claim.ask.key)[0].status is not Status.CLAIMED or not self.end(claim):
+        if not self.end(settlement):
             raise ClaimLost
         self._db.execute("COMMIT")
 
-    def end(self, claim):
+    def end(self, settlement):
         """Settle inside the transaction."""
-        return settle_row(self._db, Settlement(claim, Outcome.DONE), self._clock.now_us())
+        return settle_in_force(self._db, settlement, self._clock.now_us())
 
 
-def settle_first(right, self, claim):
+def settle_first(right, self, settlement):
     """Settle before the handler begins."""
-    self.settle([Settlement(claim, Outcome.DONE)])
-    right(self, claim)
+    self.settle([settlement])
+    right(self, settlement)
 
 
-def commit_first(right, self, claim):
+def commit_first(right, self, settlement):
     """Commit what the handler wrote before looking whether that was right."""
     self._db.execute("COMMIT")
-    if not self.settle([Settlement(claim, Outcome.DONE)])[0]:
+    if not self.settle([settlement])[0]:
         raise ClaimLost
 
 
-def refuse_the_late(right, self, claim):
+def refuse_the_late(right, self, settlement):
     """Refuse who is late, though nobody took over."""
-    if self.get(claim.ask.key)[0].lease_until_us <= self._clock.now_us():
+    if self.get(settlement.claim.ask.key)[0].lease_until_us <= self._clock.now_us():
         raise ClaimLost
-    right(self, claim)
+    right(self, settlement)
 
 
 def commit_at_once(right, self):
@@ -205,6 +205,17 @@ TRANSACTION_MISTAKES = [
     ("commit first", "finish", commit_first, "a_lost_claim_rolls_back a_settled_claim_commits_nothing_more"),
     ("commit at once", "guard", commit_at_once, "effect_and_settle_are_committed_together an_error_rolls_back"),
     ("no guard", "guard", lambda right, self: self._db, "a_handler_cannot_end_the_transaction"),
-    ("lost is as good", "end", lambda right, self, claim: right(self, claim) or True, "a_lost_claim_rolls_back"),
+    (
+        "lost is as good",
+        "end",
+        lambda right, self, settlement: right(self, settlement) or True,
+        "a_lost_claim_rolls_back a_chain_taken_over_rolls_back",
+    ),
+    (
+        "every state frees",
+        "end",
+        lambda right, self, settlement: right(self, replace(settlement, frees=True)),
+        "a_transaction_ends_one_state_of_a_chain",
+    ),
     ("in time only", "finish", refuse_the_late, "a_late_transaction_nobody_took_over_from_commits"),
 ]
