@@ -145,8 +145,8 @@ def test_a_call_whose_script_was_forgotten_waits_for_its_replicas_too(tmp_path):
         with running_valkey(tmp_path / "b", *following) as replica, master.client() as client:
             wait_until(lambda: client.wait(1, 100) == 1, "the replica to follow")
             with Worker(f"{master.url}?wait=1", Settings(lease_seconds=3)) as worker:
-                worker.take("a")
-                worker.take("b")
+                for event in ("a", "b"):
+                    wait_until(lambda event=event: _processed(worker, event), "the replica to follow in time")
                 wait_until(lambda: client.wait(1, 100) == 1, "the replica to follow")
                 replica.process.send(signal.SIGSTOP)
                 try:

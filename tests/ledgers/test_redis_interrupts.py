@@ -31,7 +31,8 @@ class Stage:
         self._numbers = itertools.count()
         self.bridge = Bridge(url, settings=Settings(lease_seconds=LEASE_SECONDS, busy_wait_seconds=0))
         self.bridge.on("*", name="desk")(lambda event: self.handled.append(event.body["sessionId"]))
-        self.bridge.process_many(self.deliveries(self.new(1)))
+        first = self.new(1)
+        wait_until(lambda: self.acknowledges(first), "the first batch")
 
     def new(self, number=BATCH):
         """Return the ids of events that were never delivered."""

@@ -133,7 +133,7 @@ for i, id in ipairs(ids) do
   end
 end
 
-local entities_written = {}
+local held = {}
 
 local function answer_all(chain, from, answer)
   for m = from, #chain do answers[chain[m] + 2] = answer end
@@ -194,8 +194,7 @@ local function grant(chain, key, number, token, hold, data)
   end
   local top = token_text(first + number - 1)
   granted[#granted + 1] = token_text(first) .. top .. hold .. data
-  entities_written[#entities_written + 1] = key
-  entities_written[#entities_written + 1] = top .. NOW_TEXT .. hold .. UNTIL_TEXT .. NONCE .. data
+  held[key] = top .. NOW_TEXT .. hold .. UNTIL_TEXT .. NONCE .. data
 end
 
 local function claim_chain(chain, key, text)
@@ -226,6 +225,6 @@ if #chains > 0 then
 end
 
 if n > 0 then call('HSET', OPEN, unpack(written)) end
-if #entities_written > 0 then call('MSET', unpack(entities_written)) end -- held, so they do not expire
+for key, text in pairs(held) do call('SET', key, text) end -- without a life: they must not expire under their holder
 answers[2] = granted
 return answers
