@@ -7,8 +7,9 @@ from contextlib import closing, contextmanager
 
 import psycopg
 
-from oncebridge.claim import Ask, Claim, Letter
+from oncebridge.claim import Ask, Letter, Outcome, Settlement
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
+from oncebridge.testing.contract_stage import claim_of
 
 LEASE_US = 60_000_000
 LETTER = Letter(raw=b"raw", reason="handler raised ValueError")
@@ -66,7 +67,12 @@ def take(ledger, number, **fields):
     ask = Ask(key=key(number), alone=True, **fields)
     (answer,) = claim(ledger, ask)
     assert answer.token
-    return Claim(ask, answer.token)
+    return claim_of(ask, answer)
+
+
+def as_done(claim):
+    """Return the end that a handler's transaction writes."""
+    return Settlement(claim, Outcome.DONE)
 
 
 def verdict(ledger, number, **fields):

@@ -10,7 +10,7 @@ from time import monotonic
 import psycopg
 import pytest
 
-from ledgers.on_postgres import claim, key, new_schema, opened, run, schema_of, take, verdict
+from ledgers.on_postgres import as_done, claim, key, new_schema, opened, run, schema_of, take, verdict
 from oncebridge import Bridge
 from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.errors import LedgerUnavailable
@@ -132,7 +132,7 @@ def test_it_connects_again_by_itself(server, url):
             lambda: ledger.extend([held], lease_us=1000),
             lambda: ledger.get(key(1)),
             ledger.counts,
-            lambda: ledger.transaction(held).__enter__(),
+            lambda: ledger.transaction(as_done(held)).__enter__(),
         ):
             with pytest.raises(LedgerUnavailable, match="check address and port, and that the server runs"):
                 call()
@@ -144,7 +144,7 @@ def test_dead_connections_are_not_noticed(server, url):
     """Connections that died while nobody used them are replaced: every verb works at its first try."""
     with opened(url) as ledger:
         held = take(ledger, 1)
-        with ledger.transaction(take(ledger, 2)):
+        with ledger.transaction(as_done(take(ledger, 2))):
             pass
         for call in (
             lambda: verdict(ledger, 3),
@@ -159,7 +159,7 @@ def test_dead_connections_are_not_noticed(server, url):
 
 def leave_in_the_middle(ledger, held):
     """Do something in a transaction, and end it without its claim."""
-    with suppress(KeyError), ledger.transaction(held) as transaction:
+    with suppress(KeyError), ledger.transaction(as_done(held)) as transaction:
         transaction.execute("SELECT 1")
         raise KeyError
 
@@ -200,7 +200,7 @@ def test_a_lost_reply_to_a_commit_doubles_nothing(server, url, proxy):
     """The commit took effect, its reply was lost: the ledger looks, and knows that it was."""
     with opened(proxy.url(url)) as ledger:
         held = take(ledger, 1)
-        with ledger.transaction(held) as transaction:
+        with ledger.transaction(as_done(held)) as transaction:
             write_effect(url, transaction, "one")
             proxy.drop_reply_to(lambda data: b"COMMIT" in data)
         assert proxy.dropped.is_set()
@@ -215,7 +215,7 @@ def test_a_commit_that_never_arrived_leaves_nothing(server, url, proxy):
         held = take(ledger, 1)
 
         def lose_it_before_the_commit():
-            with ledger.transaction(held) as transaction:
+            with ledger.transaction(as_done(held)) as transaction:
                 write_effect(url, transaction, "one")
                 proxy.cut()
 
@@ -223,7 +223,7 @@ def test_a_commit_that_never_arrived_leaves_nothing(server, url, proxy):
             lose_it_before_the_commit()
         assert effects(url) == {}
         assert ledger.get(key(1))[0].status is Status.CLAIMED
-        with ledger.transaction(held) as transaction:
+        with ledger.transaction(as_done(held)) as transaction:
             write_effect(url, transaction, "one")
         assert effects(url) == {"one": 1}
 
@@ -234,7 +234,7 @@ def test_a_connection_lost_at_work_is_not_the_handlers_fault(server, url, proxy)
         held = take(ledger, 1)
 
         def lose_it_at_work():
-            with ledger.transaction(held) as transaction:
+            with ledger.transaction(as_done(held)) as transaction:
                 proxy.cut()
                 write_effect(url, transaction, "one")
 
@@ -251,7 +251,7 @@ def test_a_silent_server_is_given_up(server, url, proxy, monkeypatch):
         for call in (
             lambda: verdict(ledger, 2),
             lambda: ledger.settle([Settlement(held, Outcome.DONE)]),
-            lambda: ledger.transaction(held).__enter__(),
+            lambda: ledger.transaction(as_done(held)).__enter__(),
         ):
             proxy.swallow()
             with pytest.raises(LedgerUnavailable, match="VPC and security group"):

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import psycopg
 import pytest
 
-from ledgers.on_postgres import LETTER, claim, key, new_schema, opened, run, schema_of, take, verdict
+from ledgers.on_postgres import LETTER, as_done, claim, key, new_schema, opened, run, schema_of, take, verdict
 from oncebridge.claim import Ask, Claim, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
@@ -324,7 +324,7 @@ def test_a_worker_need_not_own_the_tables(url, modest):
     with opened(theirs) as ledger:
         do(ledger, 1, **on(today() + 1))
         do(ledger, 2, Outcome.DEAD, **on(today()))
-        with ledger.transaction(take(ledger, 3, **on(today()))):
+        with ledger.transaction(as_done(take(ledger, 3, **on(today())))):
             pass
         assert places(url)[1] == place(today() + 1)
         assert ledger.purge(older_than_us=0) == 2
@@ -355,7 +355,7 @@ def test_the_users_own_isolation_does_not_matter(url, modest, isolation):
     run(url, f"ALTER ROLE {name} SET default_transaction_isolation = '{isolation}'")
     with opened(theirs) as ledger:
         do(ledger, 1)
-        with ledger.transaction(take(ledger, 2)) as transaction:
+        with ledger.transaction(as_done(take(ledger, 2))) as transaction:
             assert transaction.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
         ledger._own.forget()
         assert verdict(ledger, 1) is Verdict.REPUBLISH

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from psycopg.rows import dict_row
 
-from ledgers.on_postgres import claim, key, new_schema, opened, run, schema_of, take, verdict
+from ledgers.on_postgres import as_done, claim, key, new_schema, opened, run, schema_of, take, verdict
 from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
@@ -20,6 +20,7 @@ from oncebridge.ledgers.postgres import examine, troubles
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
 from oncebridge.testing.clock import SkewedClock
+from oncebridge.testing.contract_stage import claim_of
 from servers.postgres import FAST, GUARDED, own_postgres
 from servers.process import free_port
 
@@ -68,7 +69,7 @@ def test_duplicates_wait_for_nobody(url, ledger):
     claim(ledger, state)
     schema = schema_of(url)
     with open_transaction(ledger, f"UPDATE {schema}.event SET attempts = attempts") as locked:
-        locked.execute(f"UPDATE {schema}.entity SET unsure = unsure")
+        locked.execute(f"UPDATE {schema}.entity SET ran_out = ran_out")
         asks = [Ask(key=key(1)), Ask(key=key(2)), state, replace(state, key=key(4)), Ask(key=key(5))]
         answers = []
         seconds = seconds_for(lambda: answers.extend(claim(ledger, *asks)))
@@ -80,9 +81,9 @@ def test_a_handler_at_work_keeps_nobody_waiting(url, ledger):
     """While a handler's transaction is open, its event is busy for others, and its claim can be extended."""
     state = Ask(key=key(1), entity=key(30), state=b"here", moment=Moment((1,)))
     (answer,) = claim(ledger, state)
-    held = Claim(state, answer.token)
+    held = claim_of(state, answer)
     run(url, f"CREATE TABLE {schema_of(url)}.effect (name text)")
-    with ledger.transaction(held) as transaction:
+    with ledger.transaction(as_done(held)) as transaction:
         transaction.execute(f"INSERT INTO {schema_of(url)}.effect VALUES ('one')")
         with opened(url) as other:
             assert claim(other, replace(state, key=key(2)))[0].verdict is Verdict.BUSY
@@ -123,7 +124,7 @@ def test_batches_in_opposite_orders_do_not_block_each_other(postgres, url, ledge
             for turn in range(15):
                 order = asks if (number + turn) % 2 else asks[::-1]
                 answers = claim(mine, *order, lease_us=1)
-                held = [Claim(ask, answer.token) for ask, answer in zip(order, answers, strict=True) if answer.token]
+                held = [claim_of(ask, answer) for ask, answer in zip(order, answers, strict=True) if answer.token]
                 mine.extend(held[::-1], lease_us=1)
                 mine.settle([Settlement(one, Outcome.RELEASE) for one in held])
 
@@ -144,7 +145,7 @@ def test_threads_share_a_ledger(url, ledger):
 
     def work(number):
         for event in range(5):
-            with ledger.transaction(take(ledger, 100 * number + event)):
+            with ledger.transaction(as_done(take(ledger, 100 * number + event))):
                 assert ledger.get(key(100 * number + event))[0].status is Status.CLAIMED
 
     with ThreadPoolExecutor(6) as pool:
@@ -153,7 +154,7 @@ def test_threads_share_a_ledger(url, ledger):
     assert len(ledger._own._idle) <= 6
     assert len(ledger._lent._idle) <= 6
     ledger.close()
-    with pytest.raises(LedgerUnavailable, match="not open"), ledger.transaction(Claim(Ask(key=key(1)), 1)):
+    with pytest.raises(LedgerUnavailable, match="not open"), ledger.transaction(as_done(Claim(Ask(key=key(1)), 1))):
         pass
 
 
@@ -163,7 +164,7 @@ def test_threads_share_a_ledger(url, ledger):
 def test_a_handler_may_use_savepoints(url, ledger):
     """Parts of a handler's work may be undone by itself, as long as the transaction stays."""
     table = f"{schema_of(url)}.effect"
-    with ledger.transaction(take(ledger, 1)) as transaction:
+    with ledger.transaction(as_done(take(ledger, 1))) as transaction:
         transaction.execute(f"CREATE TABLE {table} (name text UNIQUE)")
         transaction.execute(f"INSERT INTO {table} VALUES ('kept')")
         with pytest.raises(psycopg.errors.UniqueViolation), transaction.transaction():
@@ -177,7 +178,7 @@ def test_a_constraint_that_fails_at_the_commit_is_the_handlers_own(url, ledger):
     table = f"{schema_of(url)}.effect"
     run(url, f"CREATE TABLE {table} (name text UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     run(url, f"INSERT INTO {table} VALUES ('one')")
-    with pytest.raises(psycopg.errors.UniqueViolation), ledger.transaction(take(ledger, 1)) as transaction:
+    with pytest.raises(psycopg.errors.UniqueViolation), ledger.transaction(as_done(take(ledger, 1))) as transaction:
         transaction.execute(f"INSERT INTO {table} VALUES ('one')")
     assert ledger.get(key(1))[0].status is Status.CLAIMED
 
@@ -186,7 +187,7 @@ def test_an_error_that_a_handler_swallowed_is_not_done(ledger):
     """After a failed statement Postgres commits nothing more: then the event is not done either."""
 
     def swallow():
-        with ledger.transaction(take(ledger, 1)) as transaction, suppress(psycopg.errors.DivisionByZero):
+        with ledger.transaction(as_done(take(ledger, 1))) as transaction, suppress(psycopg.errors.DivisionByZero):
             transaction.execute("SELECT 1 / 0")
 
     with pytest.raises(psycopg.errors.InFailedSqlTransaction):
@@ -197,7 +198,7 @@ def test_an_error_that_a_handler_swallowed_is_not_done(ledger):
 def test_what_a_handler_sets_stays_with_handlers(ledger):
     """Whatever a handler does to its connection, the ledger's own calls go on as before."""
     for number in (1, 2):
-        with ledger.transaction(take(ledger, number)) as transaction:
+        with ledger.transaction(as_done(take(ledger, number))) as transaction:
             transaction.row_factory = dict_row
             transaction.execute("SET search_path = nowhere")
             transaction.execute("SET enable_indexscan = off")
@@ -208,7 +209,10 @@ def test_what_a_handler_sets_stays_with_handlers(ledger):
 @pytest.mark.parametrize("way", ["commit()", "rollback()", "close()"])
 def test_a_handler_is_told_what_not_to_call(ledger, way):
     """The message names the call to leave out; trying again would not help."""
-    with pytest.raises(PermanentError, match=f"leave {way[:-2]}"), ledger.transaction(take(ledger, 1)) as transaction:
+    with (
+        pytest.raises(PermanentError, match=f"leave {way[:-2]}"),
+        ledger.transaction(as_done(take(ledger, 1))) as transaction,
+    ):
         getattr(transaction, way[:-2])()
     assert ledger.get(key(1))[0].status is Status.CLAIMED
 
@@ -218,7 +222,7 @@ def test_a_handler_is_told_of_a_statement_that_ended_its_transaction(ledger, tex
     """A transaction ended by a statement is noticed even if its error was swallowed, and nothing of it is kept."""
 
     def end_it():
-        with ledger.transaction(take(ledger, 1)) as transaction, suppress(psycopg.Error):
+        with ledger.transaction(as_done(take(ledger, 1))) as transaction, suppress(psycopg.Error):
             transaction.execute(text)
 
     with pytest.raises(PermanentError, match="leave COMMIT and ROLLBACK out"):
@@ -228,9 +232,9 @@ def test_a_handler_is_told_of_a_statement_that_ended_its_transaction(ledger, tex
 
 def test_nothing_is_left_of_transactions(url, ledger):
     """Neither commits, errors nor takeovers leave a pledge behind."""
-    with ledger.transaction(take(ledger, 1)):
+    with ledger.transaction(as_done(take(ledger, 1))):
         pass
-    with pytest.raises(ClaimLost), ledger.transaction(Claim(Ask(key=key(2)), 7)):
+    with pytest.raises(ClaimLost), ledger.transaction(as_done(Claim(Ask(key=key(2)), 7))):
         pass
     assert run(url, f"SELECT count(*) FROM {schema_of(url)}.pledge") == [(0,)]
 

@@ -7,12 +7,13 @@ Time is the server's. Rows are locked only while such a call runs, never while a
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import psycopg
 from psycopg import errors
 
-from oncebridge.claim import Outcome, Settlement, Status
+from oncebridge.claim import Status, read_newest
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.ledgers import DAY_US, RETENTION_US
@@ -27,7 +28,7 @@ from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from oncebridge.claim import Answer, Ask, Claim
+    from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.protocol import Query
 
@@ -83,7 +84,7 @@ class PostgresLedger:
 
     def _opened(self, connection: LedgerConnection, secret: bytes | None) -> bytes:
         found = migration.found_version(connection, self._schema)
-        if found < migration.SCHEMA_VERSION:
+        if not found:
             raise not_migrated(self._address)
         migration.check_version(found, self._address)
         kept = self._kept(connection)
@@ -155,31 +156,29 @@ class PostgresLedger:
     # --- claim, extend, settle -----------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
-        """Have all asks judged and written in one call."""
+        """Have all asks looked at, granted and written in one call."""
         if not asks:
             return []
         self._make_places()
         order = wire.in_order(asks)
-        arguments = wire.claim_arguments([asks[place] for place in order], nonce, lease_us)
-        row = self._function("claim", arguments)
-        return wire.back_in_place(order, wire.answers(row))
+        arguments = wire.claim_arguments([asks[place] for place in order], order, nonce, lease_us)
+        row = self._function("claim_batch", arguments)
+        return wire.back_in_place(order, wire.answers(row, arguments[wire.CHAINS]))
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""
         if not claims:
             return []
-        order = wire.in_order([claim.ask for claim in claims])
-        arguments = wire.extend_arguments([claims[place] for place in order], lease_us)
-        (kept,) = self._function("extend", arguments)
-        return wire.back_in_place(order, kept)
+        extension = wire.Extension(claims)
+        return extension.answers(self._function("extend_batch", extension.arguments(lease_us)))
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """End claims in force."""
         if not settlements:
             return []
         order = wire.in_order([settlement.claim.ask for settlement in settlements])
-        arguments = wire.settle_arguments([settlements[place] for place in order])
-        kept, _ = self._function("settle", arguments)
+        arguments = wire.settle_arguments([settlements[place] for place in order], order)
+        kept, _ = self._function("settle_batch", arguments)
         return wire.back_in_place(order, kept)
 
     def _make_places(self) -> None:
@@ -191,8 +190,8 @@ class PostgresLedger:
     # --- a handler's transaction ---------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self, claim: Claim) -> Iterator[LedgerConnection]:
-        """Give a handler a connection of its own, and settle `done` as the last statement before the commit."""
+    def transaction(self, settlement: Settlement) -> Iterator[LedgerConnection]:
+        """Give a handler a connection of its own, and write the settlement as the last statement before the commit."""
         connection = self._begun()
         try:
             connection.lent = True
@@ -206,7 +205,7 @@ class PostgresLedger:
                 raise  # the handler's own errors pass through as they are
             finally:
                 connection.lent = False
-            self._commit(connection, claim)
+            self._commit(connection, settlement)
         except BaseException:
             # Not kept: nobody knows where it was struck. What it has begun is rolled back by the server.
             connection.close()
@@ -245,12 +244,12 @@ class PostgresLedger:
                 connection.close()
                 raise
 
-    def _commit(self, connection: LedgerConnection, claim: Claim) -> None:
+    def _commit(self, connection: LedgerConnection, settlement: Settlement) -> None:
         """Settle and commit in one go, so that the claim is not locked while an answer travels."""
         if connection.is_parents:
             raise LedgerUnavailable(f"{self._address}: the handler has forked, and its transaction is the parent's")
-        arguments = wire.settle_arguments([Settlement(claim, Outcome.DONE)])
-        statement = wire.call(self._schema, "settle_pledged", len(arguments))
+        arguments = wire.settle_arguments([settlement], [0])
+        statement = wire.call(self._schema, "settle_last", len(arguments))
         settled: psycopg.Cursor[Any] | None = None
         try:
             with connection.within(ANSWER_US), connection.pipeline():
@@ -262,14 +261,15 @@ class PostgresLedger:
             if ours is None or (at_commit and not is_servers(error)):
                 raise  # a deferred constraint or trigger of the handler's own tables
             # Perhaps only the answer was lost. To settle again would be wrong: the effect may not be there.
-            if not (isinstance(ours, LedgerUnavailable) and self._is_done(claim)):
+            if not (isinstance(ours, LedgerUnavailable) and self._is_settled(settlement)):
                 raise ours from error
 
-    def _is_done(self, claim: Claim) -> bool:
+    def _is_settled(self, settlement: Settlement) -> bool:
+        claim = settlement.claim
         statement = f"SELECT status, token FROM {self._schema}.event WHERE day = %s AND key = %s AND handler = %s"  # noqa: S608
         values = [wire.day_of(claim.ask), claim.ask.key, wire.storable(claim.ask.handler)]
         found = self._call(lambda connection: connection.ask(statement, values))
-        return found == [(Status.DONE.value, claim.token)]
+        return found == [(settlement.outcome.value, claim.token)]
 
     # --- reading -------------------------------------------------------------------------------------
 
@@ -279,7 +279,17 @@ class PostgresLedger:
 
     def scan(self, query: Query) -> Iterator[Entry]:
         """Return what matches, the longest unchanged first."""
-        yield from self._entries(*rows.matching(self._schema, query), LOOK_US)
+        if query.entities:
+            yield from islice(self._newest(query), query.limit)
+        else:
+            yield from self._entries(*rows.matching(self._schema, query), LOOK_US)
+
+    def _newest(self, query: Query) -> Iterator[Entry]:
+        statement, values = rows.entities(self._schema, query.subject)
+        for data, changed_us, lease_until_us in self._call(lambda one: one.ask(statement, values), LOOK_US):
+            newest = read_newest(data)
+            if newest.key is not None and query.is_about(newest.conversation, newest.user):
+                yield Entry.of_newest(newest, changed_us=changed_us, lease_until_us=lease_until_us)
 
     def _entries(self, statement: str, values: list[Any], time_us: int) -> list[Entry]:
         found = self._call(lambda connection: connection.ask(statement, values), time_us)

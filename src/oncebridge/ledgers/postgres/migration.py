@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import errors
 
-from oncebridge.claim import AHEAD_US_MAX, VERSIONS_BEHIND_MAX
 from oncebridge.errors import LedgerRefused
+from oncebridge.ledgers.postgres import from_schema_1
 
 if TYPE_CHECKING:
     from oncebridge.ledgers.postgres.address import Address
     from oncebridge.ledgers.postgres.connections import LedgerConnection
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 DAYS_BEHIND: Final = 4  # for so long Genesys tries to hand an event over
 DAYS_AHEAD: Final = 2
+_THEN: Final = "-- then, once all data is written:"
 _MIGRATE_LOCK: Final = 0x6F62_6D67
 _PLACES_LOCK: Final = 0x6F62_706C
 
@@ -31,8 +32,6 @@ _VALUES: Final = {
         "SET enable_hashjoin = off SET lock_timeout = '2s'"
     ),
     "brief_lock_timeout": "200ms",
-    "ahead_us_max": str(AHEAD_US_MAX),
-    "versions_behind_max": str(VERSIONS_BEHIND_MAX),
     "moment_us": "1000",
     "days_behind": str(DAYS_BEHIND),
     "days_ahead": str(DAYS_AHEAD),
@@ -50,7 +49,16 @@ def found_version(connection: LedgerConnection, schema: str) -> int:
 
 
 def check_version(found: int, address: Address) -> None:
-    """Refuse what a newer Oncebridge made."""
+    """Refuse tables that another Oncebridge made."""
+    if found < SCHEMA_VERSION:
+        raise LedgerRefused(
+            f"{address}: the tables were made by an older Oncebridge (schema {found}, and this one needs "
+            f"{SCHEMA_VERSION}); update them with: oncebridge migrate --ledger '{address}'"
+        )
+    _refuse_newer(found, address)
+
+
+def _refuse_newer(found: int, address: Address) -> None:
     if found > SCHEMA_VERSION:
         raise LedgerRefused(
             f"{address}: the tables were made by a newer Oncebridge (schema {found}, this one knows {SCHEMA_VERSION}); "
@@ -65,15 +73,29 @@ def migrate(connection: LedgerConnection, address: Address) -> None:
         connection.execute("SET LOCAL lock_timeout = '30s'")
         connection.ask("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_MIGRATE_LOCK, schema])
         found = found_version(connection, schema)
-        check_version(found, address)
+        _refuse_newer(found, address)
         if found < SCHEMA_VERSION:
-            ((there,),) = connection.ask("SELECT to_regnamespace(%s) IS NOT NULL", [schema])
-            if not there:  # whoever may not create one can have it created
-                connection.execute(f"CREATE SCHEMA {schema}")
-            for script in ("schema", "claim", "settle", "places"):
-                connection.execute(_script(script, schema))
-            connection.execute(f"INSERT INTO {schema}.meta VALUES ('schema', %s)", [str(SCHEMA_VERSION).encode()])  # noqa: S608
+            _bring_up(connection, schema, found)
     make_places(connection, schema)
+
+
+def _bring_up(connection: LedgerConnection, schema: str, found: int) -> None:
+    if found:
+        before, after = _script("from_schema_1", schema).split(_THEN)
+        connection.execute(before)
+        from_schema_1.write_data(connection, schema)
+        connection.execute(after)
+    else:
+        ((there,),) = connection.ask("SELECT to_regnamespace(%s) IS NOT NULL", [schema])
+        if not there:  # a user who may not create one can have it created
+            connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(_script("schema", schema))
+    for script in ("claim", "settle", "places"):
+        connection.execute(_script(script, schema))
+    connection.execute(
+        f"INSERT INTO {schema}.meta VALUES ('schema', %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",  # noqa: S608
+        [str(SCHEMA_VERSION).encode()],
+    )
 
 
 def make_places(connection: LedgerConnection, schema: str) -> bool:

@@ -13,21 +13,19 @@ if TYPE_CHECKING:
 _EVENTS: Final = """
     SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts, event.envelope,
         event.changed_us, event.retry_at_us,
-        greatest(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.token = event.token
+        greatest(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.nonce = event.nonce
             THEN entity.lease_until_us ELSE 0 END),
         int4send(event.day), coalesce(letter.reason, ''), {letter}
     FROM {schema}.event
     LEFT JOIN {schema}.letter ON letter.key = event.key AND letter.handler = event.handler
     LEFT JOIN {schema}.entity ON entity.key = event.entity
     WHERE {where} ORDER BY event.changed_us LIMIT %s"""
-_NEWEST: Final = """
-    SELECT event.key, '', CASE WHEN entity.lease_until_us <> 0 THEN 'claimed' ELSE 'done' END, event.topic,
-        event.time_ms, 0, event.envelope, entity.changed_us, 0::bigint, entity.lease_until_us, int4send(event.day), '',
-        NULL::bytea, ''
-    FROM {schema}.entity
-    JOIN {schema}.event ON event.day = entity.newest_day AND event.key = entity.newest AND event.entity = entity.key
-    WHERE %s::bytea IS NULL OR event.conversation = %s OR event."user" = %s
-    ORDER BY entity.changed_us LIMIT %s"""
+_ENTITIES: Final = """
+    SELECT data, changed_us, lease_until_us FROM {schema}.entity WHERE {where} ORDER BY changed_us"""
+#: By the indexes of events: an entity's newest state is an event that is kept, too.
+_SUBJECT: Final = """key = ANY (ARRAY(
+        SELECT event.entity FROM {schema}.event WHERE event.conversation = %s
+        UNION SELECT event.entity FROM {schema}.event WHERE event."user" = %s))"""
 
 
 def of_key(schema: str, key: bytes) -> tuple[str, list[Any]]:
@@ -38,11 +36,16 @@ def of_key(schema: str, key: bytes) -> tuple[str, list[Any]]:
 
 def matching(schema: str, query: Query) -> tuple[str, list[Any]]:
     """Write a query as a statement and its values."""
-    if query.entities:
-        return _NEWEST.format(schema=schema), [query.subject, query.subject, query.subject, query.limit]
     where, values = _conditions(query)
     statement = _EVENTS.format(schema=schema, letter="NULL::bytea, ''", where=" AND ".join(where))
     return statement, [*values, query.limit]
+
+
+def entities(schema: str, subject: bytes | None) -> tuple[str, list[Any]]:
+    """Write a look for entities: all, or those that had an event of this conversation or user."""
+    if subject is None:
+        return _ENTITIES.format(schema=schema, where="data <> ''"), []
+    return _ENTITIES.format(schema=schema, where=_SUBJECT.format(schema=schema)), [subject, subject]
 
 
 def _conditions(query: Query) -> tuple[list[str], list[Any]]:

@@ -11,7 +11,7 @@ CREATE TABLE {schema}.event (
     key            bytea   NOT NULL,           -- digest of the identity
     handler        text    NOT NULL,           -- stable name; '' for the one that needs none
     status         text    NOT NULL,           -- claimed retry release | done echo stale dead discard
-    token          bigint  NOT NULL,           -- fences the claim; a state's is its entity's
+    token          bigint  NOT NULL,           -- fences the claim
     nonce          bytea   NOT NULL,           -- of the claim call, to know its repeat
     lease_until_us bigint  NOT NULL,           -- of a fact; 0 for a state
     alone          boolean NOT NULL,           -- claimed with nothing else, so a run-out is its own
@@ -19,7 +19,7 @@ CREATE TABLE {schema}.event (
     content        bytea,                      -- digest, under an explicit id
     envelope       text,                       -- envelope id of the delivery that did the work
     changed_us     bigint  NOT NULL,
-    retry_at_us       bigint  NOT NULL,           -- of a retry: not before, as advice
+    retry_at_us    bigint  NOT NULL,           -- of a retry: not before, as advice
     letter         boolean NOT NULL,           -- while a dead letter is kept
     topic          text    NOT NULL,
     time_ms        bigint,
@@ -37,21 +37,15 @@ CREATE TABLE {schema}.event_undated PARTITION OF {schema}.event FOR VALUES IN (-
 -- Days that have no partition: long ago, far ahead, or dropped already.
 CREATE TABLE {schema}.event_other PARTITION OF {schema}.event DEFAULT WITH (fillfactor = 50);
 
--- One row per entity of a state topic: who holds it, and its newest done event.
+-- One row per entity of a state topic: who holds it, and the data that its workers keep there.
 CREATE TABLE {schema}.entity (
-    key            bytea    PRIMARY KEY,
-    token          bigint   NOT NULL DEFAULT 0,
-    lease_until_us bigint   NOT NULL DEFAULT 0,          -- 0: not held
-    state          bytea,                                -- digest of the newest state
-    times          bigint[] NOT NULL DEFAULT '{}',       -- moment of the newest done event, in nanoseconds
-    version        bigint,
-    echoes         boolean  NOT NULL DEFAULT true,
-    newest         bytea,                                -- key of the newest done event, and its day
-    newest_day     integer,
-    line_times     bigint[] NOT NULL DEFAULT '{}',       -- by which stale is judged
-    line_version   bigint,
-    unsure         boolean  NOT NULL DEFAULT false,      -- a claim since ended otherwise than done
-    changed_us     bigint   NOT NULL
+    key            bytea   PRIMARY KEY,
+    token          bigint  NOT NULL,                     -- the top one of the chain that holds it, or held it last
+    nonce          bytea   NOT NULL,                     -- of the claim call, while it is held
+    lease_until_us bigint  NOT NULL,                     -- 0: not held
+    ran_out        boolean NOT NULL,                     -- its holder found the lease before run out
+    data           bytea   NOT NULL,                     -- as the last settle left it; never looked into
+    changed_us     bigint  NOT NULL
 ) WITH (fillfactor = 70);
 
 -- What dead letters hold: the only place for whole payloads.

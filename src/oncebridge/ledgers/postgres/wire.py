@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from oncebridge.claim import Answer, Status, Verdict
+from oncebridge.claim import Answer, Chain, Status, Verdict
 from oncebridge.ledgers import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from oncebridge.claim import Ask, Claim, Settlement
-    from oncebridge.identity import Moment
+
+_Name = TypeVar("_Name", bytes, tuple[bytes, int])
 
 UNDATED: Final = -1
 _DAY_MAX: Final = 2**31 - 1
+#: Which argument of `claim_batch` has the number of each ask's entity.
+CHAINS: Final = 5
 
-_VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
+#: What `claim_batch` says of an ask -> its verdict.
+_VERDICTS: Final = {
+    **{verdict.value: verdict for verdict in Verdict},
+    "claimed": Verdict.FRESH,
+    "own": Verdict.FRESH,
+    "alone": Verdict.FRESH,
+    "waits": Verdict.BUSY,
+    "unknown": Verdict.REPUBLISH,
+}
+_GRANTED: Final = frozenset({"claimed", "own"})
+_DUPLICATES: Final = frozenset({"redelivery", "republish"})
 _STATUSES: Final = {status.value: status for status in Status}
 
 
@@ -52,83 +65,123 @@ def _column(values: Iterable[Any], default: Any = None) -> list[Any] | None:
     return None if all(value is default for value in found) else found
 
 
-def _times(moment: Moment) -> str:
-    return "{" + ",".join("NULL" if time is None else str(time) for time in moment.times) + "}"
+def _numbered(names: Sequence[_Name | None]) -> tuple[list[int | None] | None, list[_Name]]:
+    """Number entities from 1 in the order of their keys; return the number at each place, and the entities."""
+    distinct = sorted({name for name in names if name is not None})
+    numbers = {name: number for number, name in enumerate(distinct, 1)}
+    return ([None if name is None else numbers[name] for name in names] if distinct else None), distinct
 
 
-def _entities(asks: Sequence[Ask]) -> list[Any]:
-    """Return what only states have: entities, states, times, versions and whether they echo."""
-    entities = _column(ask.entity for ask in asks)
-    if entities is None:
-        return [None] * 5
-    return [
-        entities,
-        _column(ask.state for ask in asks),
-        [_times(ask.moment) for ask in asks],
-        _column(ask.moment.version for ask in asks),
-        _column((ask.moment.echoes for ask in asks), default=True),
-    ]
-
-
-def claim_arguments(asks: Sequence[Ask], nonce: bytes, lease_us: int) -> list[Any]:
-    """Return the arguments of `claim`."""
-    states = _entities(asks)
+def claim_arguments(asks: Sequence[Ask], order: Sequence[int], nonce: bytes, lease_us: int) -> list[Any]:
+    """Return the arguments of `claim_batch`, for asks in the order of their keys and the places they came from."""
+    chains, entities = _numbered([ask.entity for ask in asks])
     return [
         [day_of(ask) for ask in asks],
         [ask.key for ask in asks],
         [storable(ask.handler) for ask in asks],
         _column(storable(ask.envelope) for ask in asks),
         _column(ask.content for ask in asks),
-        *states,
-        [ask.echo_window_ns for ask in asks] if states[0] else None,
-        _column((ask.stale for ask in asks), default=True),
+        chains,
+        order if entities else None,
+        _column((ask.alone for ask in asks), default=False),
+        _column((ask.redrive for ask in asks), default=False),
+        entities or None,
         [storable(ask.topic) for ask in asks],
         _column(ask.time_ms for ask in asks),
         _column(ask.conversation for ask in asks),
         _column(ask.user for ask in asks),
-        _column((ask.alone for ask in asks), default=False),
-        _column((ask.redrive for ask in asks), default=False),
-        _column((ask.force for ask in asks), default=False),
         nonce,
         lease_us,
     ]
 
 
-def answers(row: Sequence[list[Any]]) -> list[Answer]:
-    """Read what `claim` answers: verdicts, tokens, attempts, originals, statuses, and how long the busy ones may be."""
-    return [
-        Answer(_VERDICTS[verdict], token, attempt, of, None if was is None else _STATUSES[was], busy_us)
-        for verdict, token, attempt, of, was, busy_us in zip(*row, strict=True)
+def answers(row: Sequence[Any], entities: Sequence[int | None] | None) -> list[Answer]:
+    """Read what `claim_batch` answers to each ask, whose entity has this number, and to each entity."""
+    *asked, tops, run_outs, datas, now_us = row
+    chains = [
+        Chain(top, data, ran_out, now_us)
+        for top, data, ran_out in zip(tops or (), datas or (), run_outs or (), strict=True)
     ]
+    found = []
+    for place, (move, token, attempt, of, was, busy_us) in enumerate(zip(*asked, strict=True)):
+        number = entities[place] if entities and move in _GRANTED else None
+        found.append(
+            Answer(
+                _VERDICTS[move],
+                token,
+                attempt,
+                of,
+                _STATUSES[was] if move in _DUPLICATES else None,
+                busy_us,
+                None if number is None else chains[number - 1],
+            )
+        )
+    return found
 
 
-def extend_arguments(claims: Sequence[Claim], lease_us: int) -> list[Any]:
-    """Return the arguments of `extend`."""
+def _name_of(claim: Claim) -> tuple[bytes, int] | None:
+    """Return what a claimed entity is known by: its key and its chain's top token."""
+    return None if claim.chain is None or claim.ask.entity is None else (claim.ask.entity, claim.chain.top)
+
+
+class Extension:
+    """The extension of some claims: one by one for facts, one for each chain."""
+
+    def __init__(self, claims: Sequence[Claim]) -> None:
+        """Tell facts and chains apart."""
+        self._claims = claims
+        self._names = [_name_of(claim) for claim in claims]
+        _, self._chains = _numbered(self._names)
+        facts = {
+            (claim.ask.key, claim.ask.handler, claim.token): claim
+            for claim, name in zip(claims, self._names, strict=True)
+            if name is None
+        }
+        self._facts = sorted(facts.items(), key=lambda pair: pair[0])
+
+    def arguments(self, lease_us: int) -> list[Any]:
+        """Return the arguments of `extend_batch`."""
+        asks = [claim.ask for _, claim in self._facts]
+        return [
+            [day_of(ask) for ask in asks] or None,
+            [ask.key for ask in asks] or None,
+            [storable(ask.handler) for ask in asks] or None,
+            [claim.token for _, claim in self._facts] or None,
+            [entity for entity, _ in self._chains] or None,
+            [top for _, top in self._chains] or None,
+            lease_us,
+        ]
+
+    def answers(self, row: Sequence[Any]) -> list[bool]:
+        """Read what `extend_batch` answers."""
+        kept, held = row
+        in_force = {name for (name, _), ok in zip(self._facts, kept or (), strict=True) if ok}
+        chains = {name for name, ok in zip(self._chains, held or (), strict=True) if ok}
+        return [
+            (claim.ask.key, claim.ask.handler, claim.token) in in_force if name is None else name in chains
+            for claim, name in zip(self._claims, self._names, strict=True)
+        ]
+
+
+def settle_arguments(settlements: Sequence[Settlement], order: Sequence[int]) -> list[Any]:
+    """Return the arguments of `settle_batch`, for settlements in the order of keys and the places they came from."""
+    claims = [settlement.claim for settlement in settlements]
     asks = [claim.ask for claim in claims]
-    return [
-        [day_of(ask) for ask in asks],
-        [ask.key for ask in asks],
-        [storable(ask.handler) for ask in asks],
-        _column(ask.entity for ask in asks),
-        [claim.token for claim in claims],
-        lease_us,
-    ]
-
-
-def settle_arguments(settlements: Sequence[Settlement]) -> list[Any]:
-    """Return the arguments of `settle`."""
-    asks = [settlement.claim.ask for settlement in settlements]
     letters = [settlement.letter for settlement in settlements]
-    entities, *states = _entities(asks)
+    chains, entities = _numbered([_name_of(claim) for claim in claims])
     return [
         [day_of(ask) for ask in asks],
         [ask.key for ask in asks],
         [storable(ask.handler) for ask in asks],
-        entities,
-        [settlement.claim.token for settlement in settlements],
+        [claim.token for claim in claims],
         [settlement.outcome.value for settlement in settlements],
         _column((settlement.retry_in_us for settlement in settlements), default=0),
-        *states,
+        chains,
+        order if entities else None,
+        [settlement.data for settlement in settlements] if entities else None,
+        _column((not settlement.frees for settlement in settlements), default=False) if entities else None,
+        [entity for entity, _ in entities] or None,
+        [top for _, top in entities] or None,
         _column(None if letter is None else letter.raw for letter in letters),
         _column(None if letter is None else storable(letter.reason) for letter in letters),
         _column(None if letter is None else storable(letter.detail) for letter in letters),
