@@ -324,7 +324,7 @@ def test_a_claim_of_another_ledger_is_refused(place, desk):
 def test_a_claim_of_another_version_is_told_so(desk, monkeypatch):
     """A text that a later version signed is not read as something else."""
     with monkeypatch.context() as later:
-        later.setattr(signed_claim, "VERSION", 2)
+        later.setattr(signed_claim, "VERSION", signed_claim.VERSION + 1)
         claimed = desk.claim(EVENT)
     answered = desk.send("/claims/extend", claim=claimed["claim"])
     assert (answered.status, "another version" in answered.json["detail"]) == (400, True)

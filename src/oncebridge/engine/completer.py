@@ -74,11 +74,14 @@ class BatchCompleter:
         extender: LeaseExtender,
         settle_time: SettleTime,
         ahead: SettlesAhead | None = None,
+        tries: int | None = None,
     ) -> None:
         """Take the ledger, the breaker that learns from it, the run whose claims these are, and their extender.
 
-        With `ahead`, a settle is on its way while the next handler runs; then only one thread may add ends.
+        With `ahead`, a settle is on its way while the next handler runs; then only one thread may add ends. A settle is
+        tried `tries` times, or for as long as the leases last.
         """
+        self._tries = tries
         self._ledger = ledger
         self._breaker = breaker
         self._clock = clock
@@ -282,7 +285,7 @@ class BatchCompleter:
                 return self._once(settlements)
             except LedgerUnavailable:
                 left_us = give_up_us - self._clock.monotonic_us()
-                if left_us <= 0 or self._patience_over:
+                if left_us <= 0 or self._patience_over or attempt == self._tries:
                     self._patience_over = True
                     raise  # too late: the next worker to claim these repeats them under the same keys
                 self._clock.wait(NEVER, min(BACKOFF.delay_seconds(attempt), left_us / 1_000_000))

@@ -9,7 +9,7 @@ is waited for only while nothing is held.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import force_setattr, replace
 
@@ -40,7 +40,7 @@ from oncebridge.engine.task import (
     stopped,
     withhold,
 )
-from oncebridge.engine.waiting import busy_wait_us
+from oncebridge.engine.waiting import CALL_TRIES, busy_wait_us
 from oncebridge.identity import key_text
 from oncebridge.ledgers.protocol import SettlesAhead
 
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from oncebridge.topics import Profiles
 
 T = TypeVar("T")
-
-REMOTE_PATIENCE_US: Final = 1_000_000  # for the settle of a claim whose client waits for the answer
 
 _STOPPED = Ended(outcome=Outcome.RELEASE, reason="stopped before it was tried")
 _NO_NEWS = {verdict: Ended(outcome=Outcome(verdict.value), reason="") for verdict in (Verdict.ECHO, Verdict.STALE)}
@@ -178,9 +176,9 @@ class Flow:
         return self._run(USUAL, partial(self._settle_alone, task, ended))
 
     def _settle_alone(self, task: Task, ended: Ended, run: Run) -> bool:
-        with self.completer(run) as completer:
+        with self.completer(run, tries=CALL_TRIES) as completer:
             now_us = self.clock.monotonic_us()
-            completer.hold([task], now_us + REMOTE_PATIENCE_US)
+            completer.hold([task], now_us + self._lease_us)
             completer.add(completer.end(task, ended, 0), now_us)
             ((_, ok),) = completer.finish()
         return ok
@@ -189,7 +187,7 @@ class Flow:
         """Make a claimer whose claims run for so long."""
         return Claimer(self.ledger, self.breaker, self.clock, lease_us=lease_us, stopping=self.stopping)
 
-    def completer(self, run: Run, ahead: SettlesAhead | None = None) -> BatchCompleter:
+    def completer(self, run: Run, ahead: SettlesAhead | None = None, tries: int | None = None) -> BatchCompleter:
         """Make a completer for claims of a run."""
         return BatchCompleter(
             self.ledger,
@@ -199,6 +197,7 @@ class Flow:
             extender=self._extender,
             settle_time=self._settle_time,
             ahead=ahead,
+            tries=tries,
         )
 
     def _refresh_flags(self) -> None:
