@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from oncebridge.claim import Ask, Claim, Letter, Outcome, Settlement, Status, Verdict
+from oncebridge.claim import Ask, Chain, Claim, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.testing.contract_stage import ENDS, LETTER, LedgerStage, digest, timeless
 
 
@@ -60,7 +60,8 @@ class TokenRules(LedgerStage):
     def test_what_was_never_claimed_cannot_be_settled(self) -> None:
         """To extend or settle an event that the ledger does not know answers False and makes nothing known."""
         for ask in (self.fact("one"), self.state("two", "here", 0)):
-            claim = Claim(ask, self.now_us())
+            token = self.now_us()
+            claim = Claim(ask, token, chain=None if ask.entity is None else Chain(top=token))
             assert not self.extend(claim)
             assert True not in [self.end(claim, outcome) for outcome in ENDS]
             assert self.ledger.get(ask.key) == []

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from oncebridge.claim import Letter, Outcome, Status, Verdict
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.protocol import Query
-from oncebridge.testing.contract_stage import FACT_TOPIC, LETTER, NS_PER_MS, STATE_TOPIC, LedgerStage, digest
+from oncebridge.testing.contract_stage import ENDS, FACT_TOPIC, LETTER, NS_PER_MS, STATE_TOPIC, LedgerStage, digest
 
 DAY_MS: Final = 86_400_000
 SECRET: Final = b"a secret that was given, 32 bytes"
@@ -71,7 +71,8 @@ class LetterRules(LedgerStage):
     def test_a_redrive_needs_a_dead_letter(self) -> None:
         """What is unknown, claimed, failed or settled otherwise is not granted to a redrive, and not changed by it."""
         self.take(self.fact("claimed"))
-        self.do(self.fact("retry"), Outcome.RETRY)
+        for _ in range(2):
+            self.do(self.fact("retry"), Outcome.RETRY)
         self.do(self.fact("release"), Outcome.RELEASE)
         self.do(self.fact("done"))
         for name in ("unknown", "claimed", "retry", "release", "done"):
@@ -202,6 +203,22 @@ class LookupRules(LedgerStage):
             assert (entry.status, entry.topic, entry.time_ms) == (Status.CLAIMED, ask.topic, ask.time_ms)
             assert entry.attempts == 1
             assert before_us + self.lease_us <= entry.lease_until_us <= self.now_us() + self.lease_us
+            assert before_us <= entry.changed_us <= self.now_us()
+
+    def test_what_is_known_of_an_end(self) -> None:
+        """An event that has ended shows when that was, and no lease."""
+        held = []
+        for outcome in ENDS:
+            state = self.state(f"state {outcome}", outcome.value, 0, entity=digest(outcome.value))
+            held += [(self.take(ask), outcome) for ask in (self.fact(f"fact {outcome}"), state)]
+        self.run_out()
+        for claim, outcome in held:
+            before_us = self.now_us()
+            assert self.end(claim, outcome)
+            entry = self.entry(claim.ask)
+            assert (entry.status, entry.lease_until_us) == (Status(outcome.value), 0)
+            if self.keeps_done or outcome is not Outcome.DONE:
+                assert before_us <= entry.changed_us <= self.now_us()
 
     def test_counts_add_up(self) -> None:
         """Each event of each handler is counted once, under its status."""
@@ -247,6 +264,17 @@ class PurgeRules(LedgerStage):
         assert self.ledger.purge(older_than_us=retention_us) == 0
         assert self.verdict(self.fact("new")) is Verdict.REDELIVERY
         self.take(old)
+
+    def test_a_purge_counts_from_the_settle(self) -> None:
+        """An event that was claimed long ago and settled just now is remembered, and so is its entity's data."""
+        # Longer than a brief lease: what follows has to be over before the settle is old as well.
+        retention_us = 8 * self.brief_us
+        claims = [self.take(self.fact("fact")), self.take(self.state("state", "here", 0))]
+        self.advance(retention_us * 1.01 / 1_000_000)
+        assert all(self.end(claim) for claim in claims)
+        assert self.ledger.purge(older_than_us=retention_us) == 0
+        assert [self.verdict(claim.ask) for claim in claims] == [Verdict.REDELIVERY] * 2
+        assert self.verdict(self.state("echo", "here", 100)) is Verdict.ECHO
 
     def test_a_purge_never_forgets_what_is_not_settled(self) -> None:
         """Dead letters, claims, retries and releases stay, however old they are."""

@@ -210,7 +210,12 @@ class RepeatedChainRules(ChainStage):
         assert [answer.attempt for answer in first if answer.token] == [2, 1, 1]
         before = [self.ledger.get(ask.key) for ask in asks]
         for _ in range(2):
-            assert self._seen(self.answers(*asks, nonce=nonce, by=self.opened())) == self._seen(first)
+            before_us = self.now_us()
+            again = self.answers(*asks, nonce=nonce, by=self.opened())
+            assert self._seen(again) == self._seen(first)
+            granted_us = [answer.chain.now_us for answer in first if answer.chain]
+            repeated_us = [answer.chain.now_us for answer in again if answer.chain]
+            assert repeated_us == granted_us or min(repeated_us) >= before_us
         assert [self.ledger.get(ask.key) for ask in asks] == before
         assert {answer.verdict for answer in self.answers(*asks[2:])} == {Verdict.BUSY}
         claims = [claim_of(ask, answer) for ask, answer in zip(asks, first, strict=True) if answer.token]

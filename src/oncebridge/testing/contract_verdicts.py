@@ -57,7 +57,9 @@ class VerdictRules(LedgerStage):
         entry = self.entry(self.fact("one"))
         assert entry.status is Status.RETRY
         assert entry.retry_at_us == entry.changed_us + self.lease_us
-        self.take(self.fact("one"))
+        claim = self.take(self.fact("one"))
+        assert self.entry(self.fact("one")).retry_at_us == 0
+        self.end(claim, Outcome.RELEASE, retry_in_us=self.lease_us)
         assert self.entry(self.fact("one")).retry_at_us == 0
 
     # --- redelivery and republish --------------------------------------------------------------------
@@ -126,6 +128,7 @@ class VerdictRules(LedgerStage):
             for envelope in (ask.envelope, ask.envelope, "another", None):
                 answer = self.answer(replace(ask, content=other, envelope=envelope))
                 assert (answer.verdict, answer.token) == (Verdict.CONFLICT, 0)
+                assert self.knows_original(answer, f"envelope of after {outcome}")
             assert self.ledger.get(ask.key) == before
 
     def test_a_conflict_leaves_the_first_alone(self) -> None:
