@@ -173,10 +173,10 @@ class LookupRules(LedgerStage):
 
     def test_a_scan_of_entities_finds_the_newest_states(self) -> None:
         """For each entity with a done event, a scan gives its newest one; a held one shows as claimed."""
-        user = digest("a user")
+        user, conversation = digest("a user"), digest("a conversation")
         self.do(self.state("old", "here", 0, user=user))
         self.run_out()
-        self.do(self.state("other", "here", 0, entity=digest("Berta")))
+        self.do(self.state("other", "here", 0, entity=digest("Berta"), conversation=conversation))
         self.run_out()
         self.do(self.state("new", "away", 1000, user=user))
         self.verdict(self.state("stale", "gone", 500, user=user))
@@ -187,7 +187,9 @@ class LookupRules(LedgerStage):
             (digest("new"), Status.DONE, STATE_TOPIC),
         ]
         assert [entry.time_ms for entry in newest] == [self.base_ns // NS_PER_MS, self.base_ns // NS_PER_MS + 1000]
+        assert [entry.envelope for entry in newest] == ["envelope of other", "envelope of new"]
         assert self.found(entities=True, subject=user) == [digest("new")]
+        assert self.found(entities=True, subject=conversation) == [digest("other")]
         assert self.found(entities=True, limit=1) == [digest("other")]
         self.take(self.state("newer", "here", 2000, user=user))
         (held,) = self.ledger.scan(Query(entities=True, subject=user))

@@ -154,6 +154,7 @@ class EchoRules(LedgerStage):
         only_orders = self.moment(0, echoes=False)
         self.do(self.state("one", "here", 0, moment=only_orders))
         assert self.verdict(self.state("two", "here", -1, moment=self.moment(-1, echoes=False))) is Verdict.STALE
+        self.do(self.state("its own time", "here", 0))
         assert self.verdict(self.state("three", "here", 0, moment=only_orders)) is Verdict.FRESH
 
     def test_every_time_must_lie_within_the_window(self) -> None:
@@ -249,6 +250,18 @@ class StaleRules(LedgerStage):
         assert self.verdict(self.state("five", "here", 0, moment=self.moment(0, version=LARGE - 1))) is Verdict.STALE
         assert self.verdict(self.state("six", "here", 0, moment=self.moment(-9001))) is Verdict.STALE
         assert self.verdict(self.state("seven", "here", 0, moment=self.moment(-8999))) is Verdict.FRESH
+
+    def test_a_version_needs_no_time(self) -> None:
+        """A version orders events that have no time; without a time there is no window, so nothing is an echo."""
+        self.do(self.state("one", "here", 0, moment=self.moment(version=7)))
+        assert self.verdict(self.state("two", "away", 0, moment=self.moment(version=6))) is Verdict.STALE
+        self.do(self.state("three", "here", 0, moment=self.moment(version=8)))
+
+    def test_a_version_is_not_set_back(self) -> None:
+        """A newer event that says no version leaves the entity's version where it is."""
+        self.do(self.state("one", "here", 0, moment=self.moment(0, version=7)))
+        self.do(self.state("two", "away", 1000))
+        assert self.verdict(self.state("three", "gone", 2000, moment=self.moment(2000, version=6))) is Verdict.STALE
 
     def test_a_version_out_of_the_blue_makes_nothing_stale(self) -> None:
         """Versions more than a thousand apart tell nothing, so that no single one holds up its entity for ever."""
