@@ -1,6 +1,7 @@
 """The ledger contract can fail: a ledger with one rule taken out is caught, and every rule catches something."""
 
 import functools
+import importlib.util
 import itertools
 import sqlite3
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from ledgers import mistakes
 from ledgers.mistakes_in_order import MISTAKES_IN_ORDER
+from ledgers.random_moves import SideBySide
 from ledgers.wrong_ledgers import TRANSACTION_MISTAKES, VERB_MISTAKES, Transactional
 from oncebridge import claim
 from oncebridge.ledgers import grants, memory
@@ -112,6 +114,48 @@ def test_a_mistake_is_caught(number):
     *_, noticed = MISTAKES[number]
     for words in noticed.split():
         assert [rule for rule in broken_by(number) if words in rule], f"no rule about {words} was broken"
+
+
+#: Random histories compare neither tokens nor times, and have no data as long as that.
+UNSEEN = {
+    "tokens by the clock",
+    "counted tokens",
+    "clock tokens",
+    "another time",
+    "advice from before",
+    "data cut short",
+}
+
+
+@pytest.mark.parametrize(
+    "mistake", [one for one in mistakes.MISTAKES if one[0] not in UNSEEN], ids=lambda mistake: mistake[0]
+)
+def test_random_histories_notice_a_mistake(mistake):
+    """A ledger that grants, extends or settles wrongly differs from the right one within a few random histories."""
+    _, name, wrong, _ = mistake
+    mistaken, ledgers = copy_of(grants), copy_of(memory)
+    setattr(mistaken, name, functools.partial(wrong, getattr(mistaken, name)))
+    for verb in ("claim_fact", "claim_chain", "extend_claim", "settle_claim"):
+        setattr(ledgers, verb, getattr(mistaken, verb))
+    assert any(differs(ledgers.MemoryLedger(), seed) for seed in range(20))
+
+
+def copy_of(module):
+    """Load a module once more, so that a mistake in it is nobody else's."""
+    spec = importlib.util.spec_from_file_location(module.__name__, module.__file__)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+def differs(ledger, seed):
+    """Tell whether a random history shows a difference from the memory ledger as it is."""
+    ledger.open(None)
+    try:
+        SideBySide(ledger, seed).run(300)
+    except AssertionError:
+        return True
+    return False
 
 
 # --- mistakes in what a ledger does itself --------------------------------------------------------------------------
