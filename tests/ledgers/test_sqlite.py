@@ -15,7 +15,7 @@ import pytest
 
 from ledgers.on_sqlite import claim, done, is_sound, key, opened, take, verdict
 from ledgers.random_moves import SideBySide
-from oncebridge.claim import Ask, Letter, Outcome, Settlement, Status, Verdict
+from oncebridge.claim import Ask, Claim, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.sqlite import ledger as sqlite
@@ -325,3 +325,33 @@ def test_a_rollback_inside_a_statement_is_noticed(ledger):
             transaction.execute("INSERT OR ROLLBACK INTO effect VALUES ('one')")
     assert ledger._db.execute("SELECT name FROM effect").fetchall() == []
     assert ledger.get(key(1))[0].status is Status.CLAIMED
+
+
+# --- what a batch costs -----------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_read_in_few_statements(ledger):
+    """However many facts and states are in a call, their rows are read together, when claimed and when settled."""
+    asks = [Ask(key=key(number), entity=key(1000 + number // 3)) for number in range(60)]
+    asks += [Ask(key=key(number)) for number in range(60, 100)]
+    seen = []
+    ledger._db.set_trace_callback(seen.append)
+    answers = claim(ledger, *asks)
+    claims = [Claim(ask, answer.token, 1, answer.chain) for ask, answer in zip(asks, answers, strict=True)]
+    ends = [
+        Settlement(one, Outcome.DONE, data=b"data", frees=one.chain is None or one.token == one.chain.top)
+        for one in claims
+    ]
+    for work in (lambda: ledger.extend(claims, lease_us=1), lambda: ledger.settle(ends), lambda: ledger.settle(ends)):
+        assert reads(seen) <= 2
+        assert work() == [True] * 100
+    assert reads(seen) <= 2
+    assert {answer.verdict for answer in claim(ledger, *asks)} == {Verdict.REPUBLISH}
+    assert reads(seen) <= 2
+
+
+def reads(statements):
+    """Count the statements so far that read, and begin anew."""
+    number = sum(statement.lstrip().startswith("SELECT") for statement in statements)
+    statements.clear()
+    return number
