@@ -174,7 +174,7 @@ def broken_by_verb(number):
     "number", range(len(VERB_MISTAKES)), ids=[f"{verb}: {what}" for what, verb, *_ in VERB_MISTAKES]
 )
 def test_a_verb_done_wrong_is_caught(number):
-    """What a ledger does wrong by itself breaks the rules that speak of it."""
+    """A verb that a ledger does wrong by itself breaks the rules that speak of it."""
     *_, noticed = VERB_MISTAKES[number]
     for words in noticed.split():
         assert [rule for rule in broken_by_verb(number) if words in rule], f"no rule about {words} was broken"
@@ -240,7 +240,7 @@ def test_a_ledger_that_goes_by_its_workers_clocks_is_caught(rule, file):
     "mistake", TRANSACTION_MISTAKES, ids=[f"{part}: {what}" for what, part, *_ in TRANSACTION_MISTAKES]
 )
 def test_a_wrong_transaction_is_caught(mistake, file, monkeypatch):
-    """What tears effect and settle apart breaks the rules that speak of it."""
+    """A transaction that tears effect and settle apart breaks the rules that speak of it."""
     _, part, wrong, noticed = mistake
     monkeypatch.setattr(Transactional, part, done_wrong(wrong, getattr(Transactional, part)))
     for words in noticed.split():

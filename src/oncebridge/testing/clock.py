@@ -13,10 +13,10 @@ _LOOK_SECONDS: Final = 0.001
 
 
 class ManualClock:
-    """Stands still until it is moved; whoever waits moves it instead of sleeping.
+    """Stands still until it is moved; a thread that waits moves it instead of sleeping.
 
     Background threads (daemons that run no handlers, such as the one that keeps claims alive) have no say over time:
-    they wait until somebody else has moved it far enough. Otherwise one of them alone would let the years fly by.
+    they wait until another thread has moved it far enough. Otherwise one of them alone would make years pass.
     """
 
     def __init__(self, now_us: int = START_US) -> None:
@@ -45,7 +45,7 @@ class ManualClock:
             self._now_us += round(seconds * 1_000_000)
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
-        """Let that much time pass at once, unless `stop` is set; return whether it is."""
+        """Move time by that much at once, unless `stop` is set; return whether it is."""
         if stop.is_set():
             return True
         thread = threading.current_thread()

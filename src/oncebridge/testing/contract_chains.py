@@ -56,7 +56,7 @@ class ChainStage(LedgerStage):
 
 
 class ChainRules(ChainStage):
-    """What is granted to a chain, and what the answers bring."""
+    """A chain is granted as one, and its answers bring its entity's data."""
 
     def test_a_chain_gets_tokens_in_a_row(self) -> None:
         """The states of a chain have tokens in a row, above all before of their entity; the last is the top one."""

@@ -80,7 +80,7 @@ class RepeatRules(LedgerStage):
     """A call whose reply was lost may be made again."""
 
     def test_the_same_claim_call_gets_the_same_claim(self) -> None:
-        """The same nonce again raises neither token nor attempt; another nonce is told that it is busy."""
+        """The same nonce again raises neither token nor attempt; another nonce finds the event busy."""
         for ask in (self.fact("one"), self.state("two", "here", 0)):
             self.do(ask, Outcome.RETRY)
             nonce = secrets.token_bytes(8)
@@ -109,7 +109,7 @@ class RepeatRules(LedgerStage):
         assert [timeless(answer) for answer in first] == [timeless(answer) for answer in second]
 
     def test_a_claim_taken_over_is_nobodys_own(self) -> None:
-        """After a takeover, the call that made the earlier claim is told that the event is busy."""
+        """After a takeover, the call that made the earlier claim finds the event busy."""
         for ask in (self.fact("one", alone=True), self.state("two", "here", 0, alone=True)):
             nonce = secrets.token_bytes(8)
             self.take(ask, nonce=nonce, lease_us=self.brief_us)
@@ -118,7 +118,7 @@ class RepeatRules(LedgerStage):
             assert self.answer(ask, nonce=nonce).verdict is Verdict.BUSY
 
     def test_a_settled_claim_is_nobodys_own(self) -> None:
-        """A claim call that comes again after its event was done is told that it is a duplicate."""
+        """A claim call that is repeated after its event was done finds a duplicate."""
         for ask in (self.fact("one"), self.state("two", "here", 0)):
             nonce = secrets.token_bytes(8)
             assert self.end(self.take(ask, nonce=nonce))
@@ -193,7 +193,7 @@ class LateRules(LedgerStage):
         assert self.verdict(self.state("between", "gone", 1500)) is Verdict.FRESH
 
     def test_a_late_worker_nobody_took_over_from_may_settle(self) -> None:
-        """A lease that ran out is only an invitation: until somebody takes it, its worker can settle and extend."""
+        """A lease that ran out is only an invitation: until another worker takes it, its own can settle and extend."""
         for number, outcome in enumerate(ENDS):
             for ask in (self.fact(f"fact {outcome}"), self.state(f"state {outcome}", outcome.value, number)):
                 claim = self.abandon(ask)
@@ -219,7 +219,7 @@ class AttemptRules(LedgerStage):
             assert [self.entry(ask).attempts] == [3]
 
     def test_a_release_does_not_count(self) -> None:
-        """What was given back was not tried."""
+        """An event that was given back was not tried, so nothing counts."""
         for ask in self._asks():
             self.do(ask, Outcome.RETRY)
             assert [self.do(ask, Outcome.RELEASE).attempt for _ in range(3)] == [2, 2, 2]

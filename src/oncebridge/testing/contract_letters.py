@@ -1,4 +1,4 @@
-"""The ledger contract on what is kept: dead letters and redrive, looking things up, forgetting, the secret."""
+"""The ledger contract on dead letters and redrive, on finding and forgetting events, and on the secret."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class LetterRules(LedgerStage):
         assert self.found(letters=True) == []
 
     def test_a_redrive_needs_a_dead_letter(self) -> None:
-        """What is unknown, claimed, failed or settled otherwise is not granted to a redrive, and not changed by it."""
+        """A redrive is not granted an event that is unknown, claimed, failed or settled otherwise, and changes none."""
         self.take(self.fact("claimed"))
         for _ in range(2):
             self.do(self.fact("retry"), Outcome.RETRY)
@@ -250,10 +250,10 @@ class LookupRules(LedgerStage):
 
 
 class PurgeRules(LedgerStage):
-    """Forgetting what is old enough."""
+    """Old events are forgotten, and nothing else."""
 
     def test_a_purge_forgets_what_was_settled_before(self) -> None:
-        """Only what was settled longer ago than the retention is fresh again."""
+        """Only events that were settled longer ago than the retention are fresh again."""
         # Days apart by event time as well: a ledger may forget in buckets of event times.
         old = self.fact("old", time_ms=self.base_ns // NS_PER_MS - 20 * DAY_MS)
         self.do(old)
@@ -315,7 +315,7 @@ class SecretRules(LedgerStage):
     """One secret for all workers of a ledger."""
 
     def test_workers_agree_on_the_ledgers_own_secret(self) -> None:
-        """Whoever opens a ledger without a secret gets the one it made, as does who has that very one."""
+        """A worker that opens a ledger without a secret gets the one it made; a worker that has it may open it."""
         first = self.unopened().open(None)
         assert len(first) >= len(digest("as long as a key"))
         assert self.unopened().open(None) == first

@@ -37,7 +37,7 @@ class RaceRules(LedgerStage):
     patience_s: ClassVar[float] = 30
 
     def _contend(self, work: Callable[[Ledger, int], None]) -> None:
-        """Let every contender work at the same time."""
+        """Run every contender at the same time."""
         handles = [self.opened() for _ in range(self.contenders)]
         start = threading.Barrier(self.contenders)
 
@@ -60,7 +60,7 @@ class RaceRules(LedgerStage):
         return _in_batches(asks[start:] + asks[:start], BATCH)
 
     def _race(self, asks: list[Ask]) -> Counter[bytes]:
-        """Let every contender ask for everything; return how often each event was granted."""
+        """Have every contender ask for everything; return how often each event was granted."""
         won: Counter[bytes] = Counter()
         lock = threading.Lock()
 
@@ -200,11 +200,11 @@ class SkewRules(LedgerStage):
             bridges = self._bridges(stack, lambda _event: None)
             for first in range(len(bridges)):
                 order = itertools.islice(itertools.cycle(bridges), first, None)
-                told = [
+                verdicts = [
                     bridge.process(self._raw(envelope, says, at_ms, user=f"user {first}")).verdict
                     for bridge, (envelope, says, at_ms, _) in zip(order, story, strict=False)
                 ]
-                assert told == [verdict for *_, verdict in story]
+                assert verdicts == [verdict for *_, verdict in story]
 
     def test_a_wrong_clock_changes_no_lease(self) -> None:
         """A lease ends by the ledger's clock: nobody takes over sooner or later, or holds on for longer."""
@@ -242,7 +242,7 @@ class SkewRules(LedgerStage):
         assert handled == sorted(set(handled))
 
     def _die_with(self, raw: dict[str, Any], lease_us: int) -> None:
-        """Let a worker end without a word when it has done a delivery, and before it could settle it."""
+        """End a worker abruptly when it has done a delivery, before it could settle it."""
         settings = Settings(lease_seconds=lease_us / 1_000_000)
         with Bridge(faulty(self.unopened(), Fault("settle", call=0, act=_die)), settings=settings) as bridge:
             bridge.on("*")(lambda _event: None)

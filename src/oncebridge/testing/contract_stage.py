@@ -1,4 +1,4 @@
-"""What the rules of the ledger contract stand on: handles onto one ledger, its time, and short words for its verbs."""
+"""The stage of the ledger contract: handles onto one ledger, its time, and short words for its verbs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class LedgerStage:
         return None
 
     def advance(self, seconds: float) -> None:
-        """Let the ledger's time pass."""
+        """Wait until the ledger's time has passed."""
         self.clock.wait(threading.Event(), seconds)
 
     def now_us(self) -> int:
@@ -246,7 +246,7 @@ class LedgerStage:
         return claim
 
     def run_out(self) -> None:
-        """Let every brief lease run out."""
+        """Wait until every brief lease has run out."""
         self.advance(self.brief_us * 1.1 / 1_000_000)
 
     def end(
@@ -265,7 +265,7 @@ class LedgerStage:
         return ok
 
     def extend(self, claim: Claim, *, by: Ledger | None = None) -> bool:
-        """Let one claim run for a whole lease from now."""
+        """Extend one claim by a whole lease from now."""
         (ok,) = (by or self.ledger).extend([claim], lease_us=self.lease_us)
         return ok
 

@@ -39,7 +39,7 @@ class EntityRules(LedgerStage):
         assert self.end(claim)
 
     def test_a_duplicate_is_told_while_its_entity_is_held(self) -> None:
-        """An event that is settled stays a duplicate, whoever holds its entity now."""
+        """An event that is settled stays a duplicate while another event's claim holds its entity."""
         self.do(self.state("one", "here", 0))
         self.take(self.state("two", "away", 1000))
         assert self.verdict(self.state("one", "here", 0)) is Verdict.REDELIVERY
@@ -91,7 +91,7 @@ class EchoRules(LedgerStage):
         assert self.verdict(self.state("none", "here", 5001, echo_window_ns=0)) is Verdict.FRESH
 
     def test_an_echo_is_recorded(self) -> None:
-        """An echo is settled under its own identity: when it comes again it is redelivery or republish."""
+        """An echo is settled under its own identity: later deliveries of it are redelivery or republish."""
         self.do(self.state("one", "here", 0))
         echo = self.state("two", "here", 100)
         assert self.verdict(echo) is Verdict.ECHO
@@ -107,7 +107,7 @@ class EchoRules(LedgerStage):
         assert self.verdict(self.state("three", "here", 800)) is Verdict.FRESH
 
     def test_an_echo_moves_the_stale_line(self) -> None:
-        """What is older than an echo is stale, though it is newer than the newest done event."""
+        """A state older than an echo is stale, though it is newer than the newest done event."""
         self.do(self.state("one", "here", 0))
         assert self.verdict(self.state("two", "here", 400)) is Verdict.ECHO
         assert self.verdict(self.state("three", "away", 399)) is Verdict.STALE
@@ -176,7 +176,7 @@ class StaleRules(LedgerStage):
     """Older than what its entity has seen."""
 
     def ledger_ms(self) -> int:
-        """Return where the ledger's clock stands, in milliseconds after the base time."""
+        """Return the ledger's time, in milliseconds after the base time."""
         return (self.now_us() * 1000 - self.base_ns) // NS_PER_MS
 
     def test_what_is_strictly_older_is_stale(self) -> None:
@@ -198,7 +198,7 @@ class StaleRules(LedgerStage):
         assert self.verdict(self.state("four", "here", 1)) is Verdict.FRESH
 
     def test_only_done_events_make_others_stale(self) -> None:
-        """What was retried, released, dead or ran out does not make an older event stale."""
+        """An event that was retried, released, dead or ran out does not make an older one stale."""
         self.do(self.state("one", "here", 0))
         for number, outcome in enumerate((Outcome.RETRY, Outcome.RELEASE, Outcome.DEAD)):
             self.do(self.state(outcome.value, "away", 1000 + number), outcome)
@@ -213,7 +213,7 @@ class StaleRules(LedgerStage):
         assert self.verdict(self.state("four", "here", 100)) is Verdict.ECHO
 
     def test_a_failed_event_may_turn_stale(self) -> None:
-        """An event that comes again after a newer one was done is stale, and settled so."""
+        """A failed event that is delivered after a newer one was done is stale, and settled so."""
         self.do(self.state("one", "here", 0), Outcome.RETRY)
         self.do(self.state("two", "away", 1000))
         assert self.verdict(self.state("one", "here", 0)) is Verdict.STALE
@@ -282,7 +282,7 @@ class StaleRules(LedgerStage):
         assert self.verdict(self.state("three", "here", 1000)) is Verdict.STALE
 
     def test_no_echo_after_a_stamp_from_the_future(self) -> None:
-        """What was done under an unbelievable stamp may be what the sink shows now, so nothing is an echo."""
+        """The sink may show the event that was done under an unbelievable stamp, so nothing is an echo."""
         ahead_ms = self.ledger_ms()
         self.do(self.state("one", "here", 0))
         self.do(self.state("far", "away", ahead_ms + 11 * MINUTE_MS))

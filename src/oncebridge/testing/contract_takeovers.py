@@ -101,7 +101,7 @@ class LateChainRules(ChainStage):
 
 
 class RunOutRules(ChainStage):
-    """What a run-out leaves: an entity that nobody is sure of, and states that are claimed alone."""
+    """A run-out leaves an entity in doubt, and states that are claimed alone."""
 
     def _ran_out(self, *asks: Ask, nonce: bytes | None = None, lease_us: int | None = None) -> list[bool]:
         answers = self.answers(*asks, nonce=nonce, lease_us=lease_us)
@@ -132,7 +132,7 @@ class RunOutRules(ChainStage):
         assert self._ran_out(*self.states("c"), nonce=nonce) == [True]
 
     def test_a_middle_end_ends_the_doubt(self) -> None:
-        """Once a state has ended, its data says what is sure, so the repeat of the claim need not."""
+        """Once a state has ended, the doubt is in the data, so the repeat of the claim need not say it."""
         self.take_chain(*self.states("a"), lease_us=self.brief_us)
         self.run_out()
         nonce = secrets.token_bytes(8)

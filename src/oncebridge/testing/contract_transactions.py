@@ -15,7 +15,7 @@ from oncebridge.testing.contract_stage import LedgerStage, settlement_of, settle
 
 
 class HandlerBroke(Exception):
-    """What a handler raises here."""
+    """The error of a handler here."""
 
 
 class TransactionRules(LedgerStage):
@@ -23,12 +23,12 @@ class TransactionRules(LedgerStage):
 
     # --- to be filled in by ledgers that can do this -------------------------------------------------
 
-    def write_effect(self, transaction: Any, effect: str) -> None:  # noqa: ARG002 - for whoever overrides it
+    def write_effect(self, transaction: Any, effect: str) -> None:  # noqa: ARG002 - a hook
         """Write an effect as a handler would, into the transaction it was given."""
         pytest.fail("override write_effect: this ledger settles in transactions")
 
     def effects(self) -> list[str]:
-        """Return the effects that were committed, as somebody else sees them."""
+        """Return the effects that were committed, as another connection sees them."""
         pytest.fail("override effects: this ledger settles in transactions")
 
     def ways_to_end(self, transaction: Any) -> Sequence[Callable[[], object]]:  # noqa: ARG002 - a hook
@@ -101,7 +101,7 @@ class TransactionRules(LedgerStage):
             assert self.status(claim.ask) is Status(outcome.value)
 
     def test_a_late_transaction_nobody_took_over_from_commits(self) -> None:
-        """A lease that ran out is only an invitation: until somebody takes it, the transaction settles."""
+        """A lease that ran out is only an invitation: until another worker takes it, the transaction settles."""
         ledger = self.transactional
         claim = self.abandon(self.fact("one"))
         with ledger.transaction(settlement_of(claim)) as transaction:

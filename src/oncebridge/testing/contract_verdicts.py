@@ -1,4 +1,4 @@
-"""The ledger contract on verdicts: what a delivery is told, whatever its topic."""
+"""The ledger contract on verdicts that do not depend on the topic."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class VerdictRules(LedgerStage):
             self.take(replace(ask, envelope="another"))
 
     def test_again_at_is_advice_by_the_ledgers_clock(self) -> None:
-        """A retry remembers when it should come again, and only until it is claimed again."""
+        """A retry remembers when it should be delivered again, until it is claimed again."""
         claim = self.take(self.fact("one"))
         self.end(claim, Outcome.RETRY, retry_in_us=self.lease_us)
         entry = self.entry(self.fact("one"))
@@ -156,7 +156,7 @@ class VerdictRules(LedgerStage):
     # --- handlers ------------------------------------------------------------------------------------
 
     def test_handlers_claim_for_themselves(self) -> None:
-        """What one handler did, does or failed at says nothing of the others."""
+        """The claims of one handler say nothing of the others."""
         done, held, failed, new = (self.fact("one", handler=name) for name in ("", "held", "failed", "new"))
         self.do(done)
         claim = self.take(held)
@@ -213,7 +213,7 @@ class VerdictRules(LedgerStage):
         )
 
     def test_a_batch_settles_and_extends_one_by_one(self) -> None:
-        """In one call, what is in force is settled or extended, and what was lost is not."""
+        """In one call, claims in force are settled or extended, and lost ones are not."""
         lost = self.abandon(self.fact("lost"))
         self.take(self.fact("lost", alone=True))
         held = [self.take(self.fact(name)) for name in ("a", "b", "c", "d")]

@@ -2,7 +2,7 @@
 
     ledger = faulty(MemoryLedger(), Fault("settle", call=2, after=True))
 
-loses the reply to the second `settle`: the ledger has it, whoever asked does not know. With `act`, anything
+loses the reply to the second `settle`: the ledger has it, the caller does not know. With `act`, anything
 else happens there instead, such as the end of the process.
 """
 
@@ -33,7 +33,7 @@ def lose_connection() -> None:
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What goes wrong, and where."""
+    """A fault, and where it happens."""
 
     verb: str
     #: At which call of the verb, from 1; 0 is every call.
@@ -49,7 +49,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class FaultyLedger:
-    """Passes every call on to a ledger, and fails where it was told to."""
+    """Passes every call on to a ledger, and fails on cue."""
 
     def __init__(self, ledger: Ledger, faults: Sequence[Fault]) -> None:
         """Take the ledger that does the work, and the faults to come."""
@@ -59,7 +59,7 @@ class FaultyLedger:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        """Show what lies beneath and what was called so far."""
+        """Show the ledger beneath and the calls so far."""
         return f"<{type(self).__name__} of {self.ledger!r} after {dict(self.calls)}>"
 
     def _number(self, verb: str) -> int:

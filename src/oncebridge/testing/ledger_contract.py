@@ -64,4 +64,4 @@ class LedgerContract(
     RaceRules,
     SkewRules,
 ):
-    """Every rule; whoever passes them all is a ledger."""
+    """Every rule: a class that passes them all is a ledger."""

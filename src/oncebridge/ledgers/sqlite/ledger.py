@@ -92,7 +92,7 @@ class SQLiteLedger:
         return f"<SQLiteLedger {self.path} {'closed' if self._agreed is None else 'open'}>"
 
     @classmethod
-    def from_url(cls, url: str, *, retention_us: int = 0) -> Self:  # noqa: ARG003 - `purge` is told how long
+    def from_url(cls, url: str, *, retention_us: int = 0) -> Self:  # noqa: ARG003 - an argument of `purge`
         """Read `sqlite:///relative.db` or `sqlite:////absolute.db`."""
         parts = urlsplit(url)
         path = unquote(parts.path.removeprefix("/"))
@@ -106,7 +106,7 @@ class SQLiteLedger:
     # --- opening -------------------------------------------------------------------------------------
 
     def was_opened(self) -> bool:
-        """Tell whether somebody has opened this ledger before; neither makes a file nor writes into another's."""
+        """Tell whether this ledger was opened before; neither makes a file nor writes into one."""
         if not self.path.is_file():
             return False
         there = f"{self.path.absolute().as_uri()}?mode=rw"  # never creates
@@ -181,10 +181,10 @@ class SQLiteLedger:
         return _kept(db) or _keep(db, self._agreed)
 
     def _write_ahead(self, db: sqlite3.Connection) -> None:
-        """Let the file have a log that is written ahead.
+        """Give the file a log that is written ahead.
 
-        Of workers that do so at the same moment only one can; the others are told at once that it is locked, since
-        each has read it and would keep the one from writing.
+        Of workers that do so at the same moment only one can; for the others it is locked at once, since each has read
+        it and would keep the one from writing.
         """
         give_up_us = self._clock.monotonic_us() + int(BUSY_TIMEOUT_S * 1_000_000)
         while True:
@@ -320,7 +320,7 @@ class SQLiteLedger:
         yield from self._read(lambda db: [*examine(db, self.path, self._clock)])
 
     def purge(self, *, older_than_us: int) -> int:
-        """Forget what was settled before then, a little at a time, and entities that rest since."""
+        """Forget events settled before then, a little at a time, and entities that rest since."""
         before_us = self._clock.now_us() - older_than_us
         forgotten = 0
         while True:

@@ -92,11 +92,11 @@ class Rows:
         self._held: dict[bytes, Entity] = {}
 
     def record(self, ask: Ask) -> Record | None:
-        """Return what is known of an event."""
+        """Return an event's record."""
         return self._records.get((ask.key, ask.handler))
 
     def entity(self, ask: Ask) -> Entity | None:
-        """Return what is known of an event's entity."""
+        """Return the record of an event's entity."""
         return None if ask.entity is None else self._entities.get(ask.entity)
 
     def change(self, ask: Ask, record: Record | None, entity: Entity | None, letter: Letter | None = None) -> None:
@@ -138,7 +138,7 @@ class Rows:
 
 
 def claim_rows(db: sqlite3.Connection, asks: Sequence[Ask], call: Call) -> list[Answer]:
-    """Answer a call. Facts are taken for new first, and written together; what was there already is looked at."""
+    """Answer a call. Facts are taken for new first, and written together; the rest is looked at."""
     facts = [ask for ask in asks if ask.entity is None and not ask.redrive]
     answers: dict[tuple[bytes, str], Answer] = {}
     for some in _parts(facts):
