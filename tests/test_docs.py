@@ -14,27 +14,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer
+from msgspec.structs import replace
 
 import oncebridge
 from oncebridge import settings
-from oncebridge.claim import (
-    SETTLED,
-    Ask,
-    Call,
-    Claim,
-    Entity,
-    Outcome,
-    Record,
-    Settlement,
-    Status,
-    Verdict,
-    decide_claim,
-    decide_settle,
-)
+from oncebridge.claim import SETTLED, Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.cli.app import app
 from oncebridge.clock import SystemClock
 from oncebridge.errors import OncebridgeError
-from oncebridge.identity import Moment
+from oncebridge.ledgers.grants import Call, Entity, Record, claim_chain, claim_fact, settle_claim
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.simulation import simulate
 from oncebridge.sinks import Breakers, Means, make_sink
@@ -498,22 +486,18 @@ def records() -> list[Record | None]:
 def moves_of_the_code() -> set[tuple[str, str]]:
     """Try every claim and every settle on every record, and return the moves between statuses."""
     moves: set[tuple[str, str]] = set()
-    early, late = Moment((1,)), Moment((2,))
-    newest = [None, Entity(), Entity(state=b"s", moment=late, line=late), Entity(state=b"s", moment=early, line=early)]
+    call = Call(b"new", 10, 100)
+    entities = [Entity(), Entity(token=1, nonce=b"old", lease_until_us=50), Entity(token=1, lease_until_us=500)]
     flags = itertools.product((False, True), repeat=3)
-    for record, entity, (redrive, force, alone) in itertools.product(records(), newest, flags):
-        state = None if entity is None else b"s"
-        # Before the newest and beyond the window it is stale, within it an echo, otherwise fresh.
-        for window_ns in (0, 5):
-            ask = Ask(
-                key=b"k", entity=state and b"e", state=state, moment=early, echo_window_ns=window_ns,
-                redrive=redrive, force=force, alone=alone,
-            )  # fmt: skip
-            _, after, _ = decide_claim(ask, record, entity, Call(b"new", 10, 100))
-            if after is not None:
-                moves.add((record.status.value if record else "[*]", after.status.value))
+    for record, (redrive, force, alone) in itertools.product(records(), flags):
+        ask = Ask(key=b"k", redrive=redrive, force=force, alone=alone)
+        made = [claim_fact(ask, record, call)[1]]
+        state = replace(ask, entity=b"e", state=b"s")
+        for entity in entities:
+            made += [after for _, after in claim_chain([state], [record], entity, call).records]
+        moves |= {(record.status.value if record else "[*]", after.status.value) for after in made if after is not None}
     for record, outcome in itertools.product(filter(None, records()), Outcome):
-        _, after, _ = decide_settle(Settlement(Claim(Ask(key=b"k"), 1), outcome), record, None, 100)
+        after = settle_claim(Settlement(Claim(Ask(key=b"k"), 1), outcome), record, None, 100).record
         if after is not None:
             moves.add((record.status.value, after.status.value))
     return moves
