@@ -24,6 +24,7 @@ from oncebridge.ledgers.dynamodb.table import PARALLEL
 from oncebridge.ledgers.findings import Level
 from oncebridge.ledgers.protocol import Examines
 from oncebridge.testing.clock import ManualClock
+from oncebridge.testing.contract_stage import claim_of, judged, settlement_of
 from oncebridge.testing.ledger_contract import LedgerContract
 from servers import aws
 from servers.process import free_port
@@ -140,19 +141,19 @@ def ledger(url):
 def answer(ledger, ask, lease_us=LEASE_US):
     """Ask for one event."""
     (answer,) = ledger.claim([ask], nonce=secrets.token_bytes(8), lease_us=lease_us)
-    return answer
+    return judged(ledger, ask, answer)
 
 
 def take(ledger, ask=FACT):
     """Claim one event that is to be had."""
     got = answer(ledger, ask)
     assert got.token
-    return Claim(ask, got.token, got.attempt)
+    return claim_of(ask, got)
 
 
 def end(ledger, claim, outcome=Outcome.DONE, letter=None):
     """Settle one claim."""
-    (ok,) = ledger.settle([Settlement(claim, outcome, 0, letter)])
+    (ok,) = ledger.settle([settlement_of(claim, outcome, 0, letter)])
     return ok
 
 
@@ -316,7 +317,7 @@ def on_condition(ledger, name, condition="attribute_not_exists(pk)"):
 def test_a_condition_of_the_handlers_own_is_its_failure(ledger):
     """A handler's condition that does not hold is named, is no lost claim, and undoes everything."""
     claim = take(ledger)
-    with pytest.raises(HandlerWriteRefused, match="write 2 of 2"), ledger.transaction(claim) as writes:
+    with pytest.raises(HandlerWriteRefused, match="write 2 of 2"), ledger.transaction(settlement_of(claim)) as writes:
         writes += [on_condition(ledger, "one"), on_condition(ledger, "two", "attribute_exists(pk)")]
     assert effects(ledger._connection._client, ledger.place.table) == []
     assert ledger.get(FACT.key)[0].status is Status.CLAIMED
@@ -327,14 +328,14 @@ def test_a_lost_claim_goes_before_the_handlers_own_condition(ledger):
     """Where both fail, the claim is lost: what the handler found is no longer its business."""
     claim = take(ledger)
     assert end(ledger, claim, Outcome.RETRY)
-    with pytest.raises(ClaimLost), ledger.transaction(claim) as writes:
+    with pytest.raises(ClaimLost), ledger.transaction(settlement_of(claim)) as writes:
         writes.append(on_condition(ledger, "one", "attribute_exists(pk)"))
 
 
 def test_a_lost_reply_of_a_transaction_commits_once(ledger):
     """A transaction is repeated under its token when its reply was lost: its effect is there once, and it is done."""
     claim = take(ledger)
-    with lost_replies(ledger, "TransactWriteItems"), ledger.transaction(claim) as writes:
+    with lost_replies(ledger, "TransactWriteItems"), ledger.transaction(settlement_of(claim)) as writes:
         writes.append(on_condition(ledger, "one"))
     assert effects(ledger._connection._client, ledger.place.table) == ["one"]
     assert ledger.get(FACT.key)[0].status is Status.DONE
@@ -351,7 +352,7 @@ def test_a_lost_reply_of_a_transaction_commits_once(ledger):
 def test_what_cannot_be_written_is_the_handlers_failure(ledger, writes, error):
     """What DynamoDB can never accept from a handler is its failure, and the ledger stays usable."""
     claim = take(ledger)
-    with pytest.raises(error), ledger.transaction(claim) as transaction:
+    with pytest.raises(error), ledger.transaction(settlement_of(claim)) as transaction:
         transaction.extend(writes)
     assert end(ledger, claim, Outcome.RETRY)
 

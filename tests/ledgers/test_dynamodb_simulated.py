@@ -11,23 +11,21 @@ from msgspec.structs import replace
 from ledgers.dynamodb_simulation import NeverWaits, OnSimulation, SimulatedDynamoDB, cancelled, date_of, lost, refused
 from oncebridge.claim import (
     Ask,
-    Call,
-    Claim,
     Letter,
     Outcome,
-    Record,
     Settlement,
     Status,
     Verdict,
-    decide_settle,
 )
 from oncebridge.errors import ClaimLost, LedgerRefused, LedgerUnavailable, OncebridgeError
 from oncebridge.identity import Moment
 from oncebridge.ledgers.dynamodb.items import stored
 from oncebridge.ledgers.dynamodb.server_time import DateTime
 from oncebridge.ledgers.findings import Level
+from oncebridge.ledgers.grants import Call, Record, settle_claim
 from oncebridge.ledgers.protocol import Query
 from oncebridge.testing.clock import ManualClock
+from oncebridge.testing.contract_stage import claim_of, judged, settlement_of
 from oncebridge.testing.ledger_contract import LedgerContract
 
 LEASE_US = 60_000_000
@@ -169,19 +167,19 @@ class Machine(NeverWaits):
 def answer(ledger, ask, nonce=None, lease_us=LEASE_US):
     """Ask for one event."""
     (answer,) = ledger.claim([ask], nonce=nonce or secrets.token_bytes(8), lease_us=lease_us)
-    return answer
+    return judged(ledger, ask, answer)
 
 
 def take(ledger, ask, lease_us=LEASE_US):
     """Claim one event that is to be had."""
     got = answer(ledger, ask, lease_us=lease_us)
     assert got.token
-    return Claim(ask, got.token, got.attempt)
+    return claim_of(ask, got)
 
 
 def end(ledger, claim, outcome=Outcome.DONE, letter=None):
     """Settle one claim."""
-    (ok,) = ledger.settle([Settlement(claim, outcome, 0, letter)])
+    (ok,) = ledger.settle([settlement_of(claim, outcome, 0, letter)])
     return ok
 
 
@@ -211,7 +209,7 @@ def story(ledger):
         told += [entry.raw == LARGE.raw for entry in ledger.get(ask.key)]
         redrive = take(ledger, replace(ask, redrive=True))
         told.append(redrive.attempt)
-        with ledger.transaction(redrive) as writes:
+        with ledger.transaction(settlement_of(redrive)) as writes:
             item = {"pk": {"S": "effect"}, "sk": {"S": ask.key.decode()}}
             condition = {"ConditionExpression": "attribute_not_exists(#pk)", "ExpressionAttributeNames": {"#pk": "pk"}}
             writes.append({"Put": {"TableName": "once", "Item": item, **condition}})
@@ -297,7 +295,7 @@ def _is_picked_up(server, clock):
         was_dead = [entry.status for entry in other.get(ask.key)] == [Status.DEAD]
         got = answer(other, replace(ask, redrive=was_dead))
         assert got.token or got.verdict in (Verdict.REDELIVERY, Verdict.ECHO)
-        assert not got.token or end(other, Claim(ask, got.token))
+        assert not got.token or end(other, claim_of(ask, got))
     clock.advance(7200)
     other.purge(older_than_us=10 * 86_400 * SECOND_US)
     assert not [place for place in places(server) if "letter#" in place[1]]
@@ -424,7 +422,7 @@ def test_a_settle_without_reading_is_what_the_rules_say(server, workers, outcome
     settlement = Settlement(claim, outcome, 5 * SECOND_US, letter)
     server.clock.advance(1)
     assert one.settle([settlement]) == [True]
-    _, expected, _ = decide_settle(settlement, before, None, server.clock.now_us())
+    expected = settle_claim(settlement, before, None, server.clock.now_us()).record
     assert isinstance(expected, Record)
     assert stored(server.items[place], 0).record == expected
 
@@ -662,13 +660,13 @@ def test_a_transaction_commits_once(server, workers):
     server.on_request = once(2, lost, after=True)
     count = {"UpdateExpression": "SET #n = #n + :n", "ExpressionAttributeNames": {"#n": "n"}}
     server.items["effect", "one"] = {"pk": {"S": "effect"}, "sk": {"S": "one"}, "n": {"N": "0"}}
-    with one.transaction(claim) as writes:
+    with one.transaction(settlement_of(claim)) as writes:
         key = {"pk": {"S": "effect"}, "sk": {"S": "one"}}
         values = {"ExpressionAttributeValues": {":n": {"N": "1"}}}
         writes.append({"Update": {"TableName": "once", "Key": key, **count, **values}})
     assert server.operations["transact_write_items"] == 2
     assert server.items["effect", "one"]["n"] == {"N": "1"}
-    with pytest.raises(ClaimLost), one.transaction(claim):
+    with pytest.raises(ClaimLost), one.transaction(settlement_of(claim)):
         pass
 
 

@@ -82,6 +82,15 @@ def settlements_of(claims: Sequence[Claim], outcomes: Sequence[Outcome] = ()) ->
     return ends
 
 
+def judged(ledger: Ledger, ask: Ask, answer: Answer) -> Answer:
+    """Judge a state that was granted alone, as a worker does, and end it if it is no news."""
+    verdict = Verdict.FRESH if answer.chain is None else judge(ask, newest_of(answer.chain))
+    if verdict is Verdict.FRESH:
+        return answer
+    assert ledger.settle([settlement_of(claim_of(ask, answer), Outcome(verdict.value))]) == [True]
+    return Answer(verdict)
+
+
 class LedgerStage:
     """The hooks that a ledger's author fills in, and the helpers that the rules are written with."""
 
@@ -205,13 +214,7 @@ class LedgerStage:
     ) -> Answer:
         """Ask for one event as a worker does: a state that is granted is judged, and ended if it is no news."""
         (answer,) = self.answers(ask, by=by, nonce=nonce, lease_us=lease_us)
-        if answer.chain is None:
-            return answer
-        verdict = judge(ask, newest_of(answer.chain))
-        if verdict is not Verdict.FRESH:
-            assert self.end(claim_of(ask, answer), Outcome(verdict.value), by=by)
-            return Answer(verdict)
-        return answer
+        return judged(by or self.ledger, ask, answer)
 
     def answers(
         self, *asks: Ask, by: Ledger | None = None, nonce: bytes | None = None, lease_us: int | None = None

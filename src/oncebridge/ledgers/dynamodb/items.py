@@ -4,7 +4,7 @@ One table, keys `pk` and `sk`:
 
     event#KEY   handler#NAME      the record of an event for one handler, with the beginning of its dead letter
     event#KEY   letter#ID#0001    a further part of a dead letter that is too large for one item
-    entity#KEY  entity            who holds an entity, and its newest state
+    entity#KEY  entity            who holds an entity, and bytes of its newest state
     ledger      meta              schema and secret
 
 In clear are topics, event times and envelope ids; everything else of a payload is a keyed digest, but for what
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oncebridge.claim import Entity, Record, Status
+from oncebridge.claim import Newest, Status, write_newest
 from oncebridge.discreet import Discreet
 from oncebridge.identity import Moment
+from oncebridge.ledgers.grants import Entity, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,8 +42,6 @@ OF_LETTER: Final = ("letter", "parts", "reason", "head")
 #: Who may be asked about an event, and what it was: written once.
 ABOUT: Final = ("topic", "time_ms", "conversation", "user")
 
-_moment = msgspec.json.Decoder(Moment).decode
-_encode = msgspec.json.Encoder().encode
 _RECORD_DEFAULTS: Final = {"nonce": b"", "lease_until_us": 0, "alone": False, "retry_at_us": 0}
 
 
@@ -145,14 +144,49 @@ class Stored(Discreet, msgspec.Struct, frozen=True):
         said = self.said
         return Entity(
             token=said["token"],
+            nonce=said.get("nonce", b""),
             lease_until_us=said.get("lease_until_us", 0),
-            state=said.get("state"),
-            moment=_moment(said["moment"]),
-            key=said.get("newest"),
-            line=_moment(said["line"]),
-            unsure=said["unsure"],
+            ran_out=said.get("ran_out", False),
+            data=said["data"] if "line" not in said else _data_of_first_schema(said),
             changed_us=said["changed_us"],
         )
+
+
+class _FirstMoment(msgspec.Struct):
+    """A moment as the first schema wrote it."""
+
+    times: tuple[int | None, ...]
+    version: int | None
+    echoes: bool
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.times, self.version, self.echoes)
+
+
+_first_moment = msgspec.json.Decoder(_FirstMoment).decode
+
+
+def _data_of_first_schema(said: dict[str, Any]) -> bytes:
+    """Read an entity of the first schema, which had an attribute for each field."""
+    return write_newest(
+        Newest(
+            state=said.get("state"),
+            moment=_first_moment(said["moment"]).moment,
+            line=_first_moment(said["line"]).moment,
+            unsure=said["unsure"],
+            key=said.get("newest"),
+            topic=said.get("topic", ""),
+            time_ms=said.get("time_ms"),
+            envelope=said.get("envelope"),
+            conversation=said.get("conversation"),
+            user=said.get("user"),
+        )
+    )
+
+
+#: Attributes of an entity that only the first schema has.
+OF_FIRST_SCHEMA: Final = ("state", "moment", "newest", "line", "unsure", "envelope", *ABOUT)
 
 
 def stored(item: Item | None, now_us: int) -> Stored:
@@ -178,13 +212,12 @@ def entity_attributes(entity: Entity) -> dict[str, Any]:
     """Return what is written of an entity."""
     return {
         "token": entity.token,
+        "nonce": entity.nonce or None,
         "lease_until_us": entity.lease_until_us or None,
-        "state": entity.state,
-        "moment": _encode(entity.moment),
-        "newest": entity.key,
-        "line": _encode(entity.line),
-        "unsure": entity.unsure,
+        "ran_out": entity.ran_out or None,
+        "data": entity.data,
         "changed_us": entity.changed_us,
+        **dict.fromkeys(OF_FIRST_SCHEMA),
     }
 
 

@@ -157,19 +157,37 @@ class DynamoDBLedger:
     # --- claim, extend, settle -----------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
-        """Ask for each event at the same time: a call names each event and each entity at most once."""
+        """Ask for each fact and each chain at the same time."""
         table = self._table
         patience = table.patience(min(PATIENCE_US, lease_us // 2))
         contradictions = self._time.contradictions
-        answers = self._each(lambda ask: moves.claim(table, patience, ask, nonce, lease_us), asks)
+        answers = self._by_entity(
+            lambda chain: moves.claim(table, patience, chain, nonce, lease_us), asks, [ask.entity for ask in asks]
+        )
         if self._time.contradictions == contradictions:
             return answers
         return self._renewed(asks, answers, lease_us)
 
+    def _by_entity(
+        self, work: Callable[[list[T]], list[R]], items: Sequence[T], entities: Sequence[bytes | None]
+    ) -> list[R]:
+        """Do the work for each fact, and for the states of each entity together; return its results in order."""
+        groups: dict[bytes | int, list[int]] = {}
+        for place, entity in enumerate(entities):
+            groups.setdefault(place if entity is None else entity, []).append(place)
+        places = list(groups.values())
+        results: list[Any] = [None] * len(items)
+        each = self._each(lambda group: work([items[place] for place in group]), places)
+        for group, found in zip(places, each, strict=True):
+            for place, result in zip(group, found, strict=True):
+                results[place] = result
+        return results
+
     def _renewed(self, asks: Sequence[Ask], answers: list[Answer], lease_us: int) -> list[Answer]:
         """Let claims run from now on, where the time turned out to be another: this machine may have been frozen."""
         granted = [n for n, answer in enumerate(answers) if answer.token]
-        kept = self.extend([Claim(asks[n], answers[n].token) for n in granted], lease_us=lease_us)
+        claims = [Claim(asks[n], answers[n].token, chain=answers[n].chain) for n in granted]
+        kept = self.extend(claims, lease_us=lease_us)
         lost = {n for n, ok in zip(granted, kept, strict=True) if not ok}
         return [Answer(Verdict.BUSY, busy_us=lease_us) if n in lost else one for n, one in enumerate(answers)]
 
@@ -187,15 +205,16 @@ class DynamoDBLedger:
         """End claims in force."""
         table = self._table
         patience = table.patience(SETTLE_WITHIN_US)
-        return self._each(lambda settlement: moves.settle(table, patience, settlement), settlements)
+        chains = [one.claim.ask.entity if one.claim.chain is not None else None for one in settlements]
+        return self._by_entity(lambda chain: moves.settle(table, patience, chain), settlements, chains)
 
     @contextmanager
-    def transaction(self, claim: Claim) -> Iterator[list[Any]]:
-        """Give a handler a list for its own writes, as `TransactWriteItems` takes them, and settle `done` with them."""
+    def transaction(self, settlement: Settlement) -> Iterator[list[Any]]:
+        """Give a handler a list for its own writes, as `TransactWriteItems` takes them, and settle with them."""
         table = self._table
         writes: list[Any] = []
         yield writes  # the handler's own errors pass through as they are: nothing is written yet
-        settle_with(table, table.patience(SETTLE_WITHIN_US), claim, writes)
+        settle_with(table, table.patience(SETTLE_WITHIN_US), settlement, writes)
 
     # --- reading and upkeep --------------------------------------------------------------------------
 

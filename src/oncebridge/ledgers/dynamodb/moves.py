@@ -1,24 +1,29 @@
-"""The moves of one event: claim, extend, settle, each a conditional write on what was seen.
+"""The moves of events: claim, extend, settle, each a conditional write on what was seen.
 
 A fact is one item, and every verb one write: a claim supposes that the event is new, a settle or an extend that
 the claim is in force. Only where that turns out wrong, the answer shows the item, and the pure rules decide on it.
-A state is two items, its own and its entity's: they are read at one moment and written in one transaction.
+
+The states of an entity are a chain. A claim reads all of it at one moment, takes the entity's lease by one conditional
+update, and then writes the records, each by itself: nobody else can change them meanwhile. A settle ends any number of
+its states and writes the entity in one transaction, since the last one frees the entity.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.claim import SETTLED, Outcome, Status, decide_claim, decide_extend, decide_settle
+from msgspec.structs import replace
+
+from oncebridge.claim import SETTLED, Answer, Chain, Outcome, Status, Verdict
 from oncebridge.ledgers.dynamodb.errors import ConditionFailed
 from oncebridge.ledgers.dynamodb.items import (
     EXPIRES,
+    OF_FIRST_SCHEMA,
     OF_LETTER,
     Item,
     Stored,
     Write,
     about,
-    check,
     entity_attributes,
     entity_key,
     event_key,
@@ -29,87 +34,122 @@ from oncebridge.ledgers.dynamodb.items import (
 )
 from oncebridge.ledgers.dynamodb.letters import Written, remove_parts, write_parts
 from oncebridge.ledgers.dynamodb.table import Contention
+from oncebridge.ledgers.grants import Granted, claim_chain, claim_fact, extend_claim, settle_claim
 
 if TYPE_CHECKING:
-    from oncebridge.claim import Answer, Ask, Call, Claim, Entity, Record, Settlement
+    from collections.abc import Sequence
+
+    from oncebridge.claim import Ask, Claim, Settlement
     from oncebridge.ledgers.dynamodb.table import Patience, Table
+    from oncebridge.ledgers.grants import Call, Entity, Record
 
 _NOTHING: Final = Stored({})
+CHAIN_MAX: Final = 90  # states of an entity in one call: DynamoDB reads and writes 100 items together
 
 
-def keys_of(ask: Ask) -> tuple[Item, Item]:
-    """Return where a state's own item and its entity's are."""
+def record_key(ask: Ask) -> Item:
+    """Return where the record of an event is."""
+    return event_key(ask.key, ask.handler)
+
+
+def key_of_entity(ask: Ask) -> Item:
+    """Return where a state's entity is."""
     assert ask.entity is not None
-    return event_key(ask.key, ask.handler), entity_key(ask.entity)
+    return entity_key(ask.entity)
 
 
 # --- claim -------------------------------------------------------------------------------------------
 
 
-def claim(table: Table, patience: Patience, ask: Ask, nonce: bytes, lease_us: int) -> Answer:
-    """Ask for one event."""
+def claim(table: Table, patience: Patience, asks: Sequence[Ask], nonce: bytes, lease_us: int) -> list[Answer]:
+    """Ask for one fact, or for the states of one entity."""
+    if asks[0].entity is None:
+        return [_claim_fact(table, patience, asks[0], nonce, lease_us)]
+    behind = [Answer(Verdict.BUSY)] * (len(asks) - CHAIN_MAX)  # they are asked for again once these have ended
+    return _claim_chain(table, patience, asks[:CHAIN_MAX], nonce, lease_us) + behind
+
+
+def _claim_fact(table: Table, patience: Patience, ask: Ask, nonce: bytes, lease_us: int) -> Answer:
     contention = Contention(table, patience)
-    event, entity = _first_look(table, patience, ask)
+    # A fact is supposed to be new: if not, the refused write shows it.
+    event = table.read(patience, record_key(ask)) if ask.redrive else _NOTHING
     while True:
         call = table.calling(nonce, lease_us)
-        answer, record, held = decide_claim(ask, event.record, entity.entity, call)
+        answer, record = claim_fact(ask, event.record, call)
         if record is None:
             return answer
-        writes = [_record_write(table, ask, event, record, call)]
-        if held is not None:
-            writes.append(_entity_write(table, ask, entity, held, call))
-        elif entity.said:  # the verdict hangs on the entity, so it must still be what was seen
-            writes.append(check(keys_of(ask)[1], entity.seen))
         try:
-            table.write(patience, *writes)
+            table.write(patience, _record_write(table, ask, event, record, call))
         except ConditionFailed as failed:
             contention.again()
-            event, entity = _looked_again(table, patience, ask, failed)
+            event = table.found(patience, failed, record_key(ask))
             continue
-        if not record.letter:
-            remove_parts(table, patience, ask.key, event.letter)
         return answer
 
 
-def _first_look(table: Table, patience: Patience, ask: Ask) -> tuple[Stored, Stored]:
-    """Suppose that a fact is new: if not, the refused write shows it. An entity is nearly always there already."""
-    if ask.entity is not None:
-        event, entity = table.read_together(patience, *keys_of(ask))
-        return event, entity
-    return (table.read(patience, event_key(ask.key, ask.handler)) if ask.redrive else _NOTHING), _NOTHING
+def _claim_chain(table: Table, patience: Patience, asks: Sequence[Ask], nonce: bytes, lease_us: int) -> list[Answer]:
+    contention = Contention(table, patience)
+    while True:
+        entity, *events = table.read_together(patience, key_of_entity(asks[0]), *map(record_key, asks))
+        call = table.calling(nonce, lease_us)
+        records = [event.record for event in events]
+        granted = _resumed(asks, records, entity.entity, call) or claim_chain(asks, records, entity.entity, call)
+        try:
+            if granted.entity is not None:
+                table.write(patience, _entity_write(table, asks[0], entity, granted.entity, call))
+            for place, record in granted.records:
+                table.write(patience, _record_write(table, asks[place], events[place], record, call))
+        except ConditionFailed:
+            # Another worker was quicker, or this very call was: then it goes on where it was cut off.
+            contention.again()
+            continue
+        return granted.answers
 
 
-def _looked_again(table: Table, patience: Patience, ask: Ask, failed: ConditionFailed) -> tuple[Stored, Stored]:
-    if ask.entity is not None:
-        event, entity = table.read_together(patience, *keys_of(ask))
-        return event, entity
-    return table.found(patience, failed, event_key(ask.key, ask.handler)), _NOTHING
+def _resumed(
+    asks: Sequence[Ask], records: Sequence[Record | None], entity: Entity | None, call: Call
+) -> Granted | None:
+    """Go on where this very call was cut off, with the entity held but not all records written; None if it was not."""
+    if entity is None or not entity.lease_until_us or entity.nonce != call.nonce:
+        return None
+    # As if the entity were free again: the same asks are granted, and their tokens end with the entity's.
+    free = replace(entity, token=0, nonce=b"", lease_until_us=0)
+    others = [None if record is None or record.nonce == call.nonce else record for record in records]
+    again = claim_chain(asks, others, free, call)
+    first = entity.token - len(again.records) + 1
+    chain = Chain(entity.token, entity.data, entity.ran_out, call.now_us)
+    answers, missing = list(again.answers), []
+    for token, (place, record) in enumerate(again.records, first):
+        own = records[place]
+        if own is None or own.nonce != call.nonce:
+            own = replace(record, token=token)
+            missing.append((place, own))
+        answers[place] = Answer(Verdict.FRESH, token, own.attempts + 1, chain=chain)
+    return Granted(answers, missing, None)
 
 
 def _record_write(table: Table, ask: Ask, event: Stored, record: Record, call: Call) -> Write:
     """Write a record over what was seen; a new one with all that is known of the event."""
-    key = event_key(ask.key, ask.handler)
     said = {**record_attributes(record), EXPIRES: table.expires() if record.status in SETTLED else None}
     if event.record is None:
-        return put(key | wrapped({**said, **about(ask), "rev": call.now_us}), event.seen)
+        return put(record_key(ask) | wrapped({**said, **about(ask), "rev": call.now_us}), event.seen)
     gone = {} if record.letter else dict.fromkeys(OF_LETTER)
-    return update(key, {**said, **gone}, event.seen or ())
+    return update(record_key(ask), {**said, **gone}, event.seen or ())
 
 
 def _entity_write(table: Table, ask: Ask, entity: Stored, held: Entity, call: Call) -> Write:
     """Write an entity over what was seen. While it is held it does not expire."""
-    key = keys_of(ask)[1]
     said = {**entity_attributes(held), EXPIRES: None if held.lease_until_us else table.expires()}
     if entity.entity is None:
-        return put(key | wrapped({**said, "rev": call.now_us}), entity.seen)
-    return update(key, said, entity.seen or ())
+        return put(key_of_entity(ask) | wrapped({**said, "rev": call.now_us}), entity.seen)
+    return update(key_of_entity(ask), said, entity.seen or ())
 
 
 # --- extend ------------------------------------------------------------------------------------------
 
 
 def extend(table: Table, patience: Patience, claim: Claim, lease_us: int) -> bool:
-    """Let one claim run longer, if it is in force.
+    """Extend one claim, if it is in force; a state's whole chain with it.
 
     Only ever longer: an extension that was held up on its way must not take back a later one.
     """
@@ -118,21 +158,20 @@ def extend(table: Table, patience: Patience, claim: Claim, lease_us: int) -> boo
     while True:
         call = table.calling(b"", lease_us)
         until_us = call.now_us + call.lease_us
-        longer = [("token", "=", claim.token), ("lease_until_us", "<", until_us)]
-        in_force = [("status", "=", Status.CLAIMED.value), ("token", "=", claim.token)]
-        key = event_key(ask.key, ask.handler)
+        longer = [("lease_until_us", "<", until_us)]
         try:
-            if ask.entity is None:
-                table.write(patience, update(key, {"lease_until_us": until_us}, [in_force[0], *longer]))
+            if claim.chain is None:
+                in_force = [("status", "=", Status.CLAIMED.value), ("token", "=", claim.token), *longer]
+                table.write(patience, update(record_key(ask), {"lease_until_us": until_us}, in_force))
             else:
-                running = update(keys_of(ask)[1], {"lease_until_us": until_us}, longer)
-                table.write(patience, check(key, in_force), running)
+                held = [("token", "=", claim.chain.top), *longer]
+                table.write(patience, update(key_of_entity(ask), {"lease_until_us": until_us}, held))
         except ConditionFailed as failed:
-            event, entity = _looked_again(table, patience, ask, failed)
-            kept, *_ = decide_extend(claim, event.record, entity.entity, call)
-            runs_until_us = (entity if ask.entity else event).said.get("lease_until_us", 0)
-            if not kept or runs_until_us >= until_us:
-                return kept
+            found = table.found(patience, failed, record_key(ask) if claim.chain is None else key_of_entity(ask))
+            record, entity = (found.record, None) if claim.chain is None else (None, found.entity)
+            kept = extend_claim(claim, record, entity, call)
+            if not kept.ok or found.said.get("lease_until_us", 0) >= until_us:
+                return kept.ok
             contention.again()
             continue
         return True
@@ -141,47 +180,82 @@ def extend(table: Table, patience: Patience, claim: Claim, lease_us: int) -> boo
 # --- settle ------------------------------------------------------------------------------------------
 
 
-def settle(table: Table, patience: Patience, settlement: Settlement) -> bool:
-    """End one claim, if it is in force."""
-    key = settlement.claim.ask.key
-    written = write_parts(table, patience, key, settlement.letter) if settlement.letter else None
-    kept, before, after = _settle(table, patience, settlement, written)
-    names = after.letter[0] if after.letter else None
-    if written is not None and names != written.letter:
-        remove_parts(table, patience, key, (written.letter, written.parts))
-    if before.letter is not None and names != before.letter[0]:
-        remove_parts(table, patience, key, before.letter)
-    return kept
+def settle(table: Table, patience: Patience, settlements: Sequence[Settlement]) -> list[bool]:
+    """End the claim of one fact, or claims of one chain, in order."""
+    written = [
+        write_parts(table, patience, one.claim.ask.key, one.letter) if one.letter else None for one in settlements
+    ]
+    ends = _settle(table, patience, settlements, written)
+    for one, letter, (_, before, after) in zip(settlements, written, ends, strict=True):
+        key, name = one.claim.ask.key, after.letter[0] if after.letter else None
+        if letter is not None and name != letter.letter:
+            remove_parts(table, patience, key, (letter.letter, letter.parts))
+        if before.letter is not None and name != before.letter[0]:
+            remove_parts(table, patience, key, before.letter)
+    return [ok for ok, _, _ in ends]
+
+
+#: Whether a claim was in force, and its event before and after.
+_End = tuple[bool, Stored, Stored]
 
 
 def _settle(
-    table: Table, patience: Patience, settlement: Settlement, written: Written | None
-) -> tuple[bool, Stored, Stored]:
-    """End a claim; return whether it was in force, and its event before and after."""
-    ask = settlement.claim.ask
+    table: Table, patience: Patience, settlements: Sequence[Settlement], written: Sequence[Written | None]
+) -> list[_End]:
+    if settlements[0].claim.chain is None:
+        return [_settle_fact(table, patience, settlements[0], written[0])]
+    ends: list[_End] = []
+    for start in range(0, len(settlements), CHAIN_MAX):
+        part = slice(start, start + CHAIN_MAX)
+        ends += _settle_chain(table, patience, settlements[part], written[part])
+    return ends
+
+
+def _settle_fact(table: Table, patience: Patience, settlement: Settlement, written: Written | None) -> _End:
     contention = Contention(table, patience)
-    event, entity = (_NOTHING, _NOTHING) if ask.entity is None else table.read_together(patience, *keys_of(ask))
+    event = _NOTHING
     while True:
-        free: Entity | None = None
         now_us = table.now_us()
-        if event.said or ask.entity is not None:
-            kept, record, free = decide_settle(settlement, event.record, entity.entity, now_us)
-            if record is None:
-                return kept, event, event
-        ending = settle_write(table, settlement, now_us, written)
+        if event.said:
+            kept = settle_claim(settlement, event.record, None, now_us)
+            if kept.record is None:
+                return kept.ok, event, event
         try:
-            if free is None:
-                before = table.write(patience, ending, ReturnValues="ALL_OLD")
-            else:
-                table.write(patience, ending, freeing_write(table, settlement, free))
-                before = event
+            before = table.write(patience, settle_write(table, settlement, now_us, written), ReturnValues="ALL_OLD")
         except ConditionFailed as failed:
-            event, entity = _looked_again(table, patience, ask, failed)
+            event = table.found(patience, failed, record_key(settlement.claim.ask))
             if not event.said:
                 return False, event, event
             contention.again()
             continue
         return True, before, _after(before, settlement, written)
+
+
+def _settle_chain(
+    table: Table, patience: Patience, settlements: Sequence[Settlement], written: Sequence[Written | None]
+) -> list[_End]:
+    """End states of one chain and write their entity, all or nothing; where that fails, those that are in force."""
+    contention = Contention(table, patience)
+    asks = [one.claim.ask for one in settlements]
+    while True:
+        entity, *events = table.read_together(patience, key_of_entity(asks[0]), *map(record_key, asks))
+        now_us = table.now_us()
+        kept = [
+            settle_claim(one, event.record, entity.entity, now_us)
+            for one, event in zip(settlements, events, strict=True)
+        ]
+        places = [place for place, one in enumerate(kept) if one.record is not None]
+        if places:
+            writes = [settle_write(table, settlements[place], now_us, written[place]) for place in places]
+            try:
+                table.write(patience, *writes, entity_settle_write(table, settlements[places[-1]], now_us))
+            except ConditionFailed:
+                contention.again()
+                continue
+        return [
+            (one.ok, event, event if one.record is None else _after(event, settlement, letter))
+            for one, event, settlement, letter in zip(kept, events, settlements, written, strict=True)
+        ]
 
 
 def _after(before: Stored, settlement: Settlement, written: Written | None) -> Stored:
@@ -192,7 +266,7 @@ def _after(before: Stored, settlement: Settlement, written: Written | None) -> S
 
 
 def settle_write(table: Table, settlement: Settlement, now_us: int, written: Written | None) -> Write:
-    """Write the end of a claim on the condition that it is in force: what `decide_settle` says, as one update."""
+    """Write the end of a claim on the condition that it is in force: what `settle_claim` says, as one update."""
     claim, outcome = settlement.claim, settlement.outcome
     over = Status(outcome.value) in SETTLED and outcome is not Outcome.DEAD
     changes: dict[str, Any] = {
@@ -207,18 +281,23 @@ def settle_write(table: Table, settlement: Settlement, now_us: int, written: Wri
     }
     in_force = [("status", "=", Status.CLAIMED.value), ("token", "=", claim.token)]
     failed = 1 if outcome in (Outcome.RETRY, Outcome.DEAD) else 0
-    return update(event_key(claim.ask.key, claim.ask.handler), changes, in_force, attempts=failed)
+    return update(record_key(claim.ask), changes, in_force, attempts=failed)
 
 
-def freeing_write(table: Table, settlement: Settlement, free: Entity) -> Write:
-    """Write the entity of a claim that ends.
+def entity_settle_write(table: Table, settlement: Settlement, now_us: int) -> Write:
+    """Write the entity of a chain of which this is the last end in a call.
 
-    On the condition of the token alone: while it is held, nobody but its holder changes it, and an extension from
-    the background is no reason to start again.
+    On the condition of the top token alone: while the entity is held, its holder alone changes it, and an extension
+    from the background is no reason to start again.
     """
-    ask, token = settlement.claim.ask, settlement.claim.token
-    newest = about(ask) if settlement.outcome is Outcome.DONE and free.key == ask.key else {}
-    newest = {**newest, "envelope": ask.envelope} if newest else {}
-    changes = {**entity_attributes(free), **newest, EXPIRES: table.expires()}
-    changes.pop("entity", None)
-    return update(keys_of(ask)[1], changes, [("token", "=", token)])
+    claim = settlement.claim
+    assert claim.chain is not None
+    freed = {"nonce": None, "lease_until_us": None, EXPIRES: table.expires()} if settlement.frees else {}
+    changes = {
+        "data": settlement.data,
+        "ran_out": None,
+        "changed_us": now_us,
+        **freed,
+        **dict.fromkeys(OF_FIRST_SCHEMA),
+    }
+    return update(key_of_entity(claim.ask), changes, [("token", "=", claim.chain.top)])

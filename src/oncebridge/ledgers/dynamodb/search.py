@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.claim import SETTLED, Status
+from oncebridge.claim import SETTLED, Status, read_newest
 from oncebridge.ledgers.dynamodb.errors import ConditionFailed
-from oncebridge.ledgers.dynamodb.items import ABOUT, ENTITY, EVENT, HANDLER, LETTER, Stored, delete, entity_key, wrapped
+from oncebridge.ledgers.dynamodb.items import (
+    ENTITY,
+    EVENT,
+    HANDLER,
+    LETTER,
+    OF_FIRST_SCHEMA,
+    Stored,
+    delete,
+    entity_key,
+    wrapped,
+)
 from oncebridge.ledgers.dynamodb.letters import key_of, letter_of_part, read_letter
 from oncebridge.ledgers.protocol import Entry, Query
 
@@ -24,7 +34,7 @@ ORPHAN_US: Final = 3_600_000_000
 #: Without what letters hold.
 _SHOWN: Final = (
     *("pk", "sk", "rev", "status", "token", "attempts", "envelope", "changed_us", "retry_at_us", "lease_until_us"),
-    *("letter", "parts", "reason", "newest", "entity", "expires", *ABOUT),
+    *("letter", "parts", "reason", "entity", "expires", "nonce", "data", *OF_FIRST_SCHEMA, "conversation", "user"),
 )
 
 
@@ -68,7 +78,7 @@ def _lease_on_entity(table: Table, said: dict[str, Any]) -> int:
     if said["status"] != Status.CLAIMED or "entity" not in said:
         return 0
     entity = table.read(table.patience(), entity_key(said["entity"])).entity
-    return entity.lease_until_us if entity is not None and entity.token == said["token"] else 0
+    return entity.lease_until_us if entity is not None and entity.nonce == said.get("nonce") else 0
 
 
 # --- many --------------------------------------------------------------------------------------------
@@ -76,13 +86,23 @@ def _lease_on_entity(table: Table, said: dict[str, Any]) -> int:
 
 def found(table: Table, query: Query) -> list[Entry]:
     """Return what matches, the longest unchanged first."""
-    items = _entities(table) if query.entities else _events(table)
-    matches = _is_about if query.entities else _matches
+    if query.entities:
+        return _newest_states(table, query)
     found = sorted(
-        (item for item in items if matches(query, item.said)),
+        (item for item in _events(table) if _matches(query, item.said)),
         key=lambda item: (item.said["changed_us"], item.said["pk"], item.said["sk"]),
     )[: query.limit]
-    return [_newest(item.said) if query.entities else _entry(table, item) for item in found]
+    return [_entry(table, item) for item in found]
+
+
+def _newest_states(table: Table, query: Query) -> list[Entry]:
+    entries = []
+    for item in _scanned(table, ENTITY, "entity"):
+        entity = item.entity
+        newest = read_newest(entity.data if entity is not None else b"")
+        if entity is not None and newest.key is not None and query.is_about(newest.conversation, newest.user):
+            entries.append(Entry.of_newest(newest, changed_us=entity.changed_us, lease_until_us=entity.lease_until_us))
+    return sorted(entries, key=lambda entry: (entry.changed_us, entry.key))[: query.limit]
 
 
 def counts(table: Table) -> dict[Status, int]:
@@ -96,10 +116,6 @@ def counts(table: Table) -> dict[Status, int]:
 
 def _events(table: Table) -> Iterator[Stored]:
     return _scanned(table, EVENT, HANDLER)
-
-
-def _entities(table: Table) -> Iterator[Stored]:
-    return (entity for entity in _scanned(table, ENTITY, "entity") if "newest" in entity.said)
 
 
 def _scanned(table: Table, pk: str, sk: str) -> Iterator[Stored]:
@@ -120,19 +136,6 @@ def _is_about(query: Query, said: dict[str, Any]) -> bool:
 def _matches(query: Query, said: dict[str, Any]) -> bool:
     letter = said["reason"] if "letter" in said else None
     return _is_about(query, said) and query.matches(Status(said["status"]), said["topic"], said["changed_us"], letter)
-
-
-def _newest(said: dict[str, Any]) -> Entry:
-    lease_until_us = said.get("lease_until_us", 0)
-    return Entry(
-        key=said["newest"],
-        status=Status.CLAIMED if lease_until_us else Status.DONE,
-        topic=said["topic"],
-        time_ms=said.get("time_ms"),
-        envelope=said.get("envelope"),
-        changed_us=said["changed_us"],
-        lease_until_us=lease_until_us,
-    )
 
 
 # --- forgetting --------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oncebridge.amazon import make_client, require_boto3
-from oncebridge.claim import Call
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.ledgers.dynamodb.errors import ConditionFailed, Passing, Place, translate_error
 from oncebridge.ledgers.dynamodb.items import Item, Stored, Write, stored
+from oncebridge.ledgers.grants import Call
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:

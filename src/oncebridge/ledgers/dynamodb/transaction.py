@@ -5,22 +5,22 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.claim import Outcome, Settlement, decide_settle
 from oncebridge.errors import ClaimLost, HandlerWriteRefused, LedgerRefused, PermanentError
 from oncebridge.ledgers.dynamodb.errors import CONDITION_FAILED, ConditionFailed
-from oncebridge.ledgers.dynamodb.items import Stored, event_key
+from oncebridge.ledgers.dynamodb.items import Stored
 from oncebridge.ledgers.dynamodb.letters import remove_parts
-from oncebridge.ledgers.dynamodb.moves import freeing_write, keys_of, settle_write
+from oncebridge.ledgers.dynamodb.moves import entity_settle_write, key_of_entity, record_key, settle_write
+from oncebridge.ledgers.grants import settle_claim
 
 if TYPE_CHECKING:
-    from oncebridge.claim import Claim
+    from oncebridge.claim import Settlement
     from oncebridge.ledgers.dynamodb.table import Patience, Table
 
 WRITES_MAX: Final = 100  # of one transaction, by DynamoDB's own limit
 
 
-def settle_with(table: Table, patience: Patience, claim: Claim, writes: list[Any]) -> None:
-    """Settle `done` together with the handler's writes, both or neither.
+def settle_with(table: Table, patience: Patience, settlement: Settlement, writes: list[Any]) -> None:
+    """Settle together with the handler's writes, both or neither.
 
     Raises:
         ClaimLost: The claim was no longer in force.
@@ -28,17 +28,16 @@ def settle_with(table: Table, patience: Patience, claim: Claim, writes: list[Any
         PermanentError: What the handler added is no transaction that DynamoDB could ever accept.
 
     """
-    ask, settlement = claim.ask, Settlement(claim, Outcome.DONE)
-    if ask.entity is None:
-        event, entity = table.read(patience, event_key(ask.key, ask.handler)), Stored({})
+    ask, chain = settlement.claim.ask, settlement.claim.chain
+    if chain is None:
+        event, entity = table.read(patience, record_key(ask)), Stored({})
     else:
-        event, entity = table.read_together(patience, *keys_of(ask))
+        event, entity = table.read_together(patience, record_key(ask), key_of_entity(ask))
     now_us = table.now_us()
-    _, record, free = decide_settle(settlement, event.record, entity.entity, now_us)
-    if record is None:
+    if settle_claim(settlement, event.record, entity.entity, now_us).record is None:
         raise ClaimLost
     own = [settle_write(table, settlement, now_us, None)]
-    own += [freeing_write(table, settlement, free)] if free is not None else []
+    own += [entity_settle_write(table, settlement, now_us)] if chain is not None else []
     items = [*writes, *({write.kind: {"TableName": table.place.table, **write.arguments}} for write in own)]
     if len(items) > WRITES_MAX:
         raise PermanentError(
