@@ -213,14 +213,25 @@ def test_each_verb_of_a_fact_is_one_request(ledger):
 
 
 def test_a_state_moves_together_with_its_entity(ledger):
-    """A state costs a read and a transaction to claim and to settle, a transaction to extend, and a read twice."""
+    """A state costs a read and two writes to claim, a write to extend, a read and a transaction to settle, then a read."""
     state = replace(FACT, entity=b"an entity", state=b"here")
     with counted(ledger) as sent:
         claim = take(ledger, state)
         assert ledger.extend([claim], lease_us=2 * LEASE_US) == [True]
         assert end(ledger, claim)
         assert answer(ledger, state).verdict is Verdict.REDELIVERY
-    assert sent == {"TransactGetItems": 3, "TransactWriteItems": 3}
+    assert sent == {"TransactGetItems": 3, "PutItem": 2, "UpdateItem": 1, "TransactWriteItems": 1}
+
+
+def test_a_chain_is_read_and_settled_at_once(ledger):
+    """Three states of an entity are one read, one write of their entity and one of each; all are settled together."""
+    chain = [replace(FACT, key=b"state %d" % n, entity=b"chained", state=b"%d" % n, alone=False) for n in range(3)]
+    with counted(ledger) as sent:
+        answers = ledger.claim(chain, nonce=secrets.token_bytes(8), lease_us=LEASE_US)
+        claims = [claim_of(ask, one) for ask, one in zip(chain, answers, strict=True)]
+        ends = [settlement_of(claim, frees=claim is claims[-1]) for claim in claims]
+        assert ledger.settle(ends) == [True] * 3
+    assert sent == {"TransactGetItems": 2, "PutItem": 4, "TransactWriteItems": 1}
 
 
 def test_a_batch_is_as_many_requests_as_events(ledger):

@@ -114,8 +114,11 @@ def _resumed(
         return None
     # As if the entity were free again: the same asks are granted, and their tokens end with the entity's.
     free = replace(entity, token=0, nonce=b"", lease_until_us=0)
-    others = [None if record is None or record.nonce == call.nonce else record for record in records]
-    again = claim_chain(asks, others, free, call)
+    before = [
+        replace(record, status=Status.RELEASE) if record is not None and record.nonce == call.nonce else record
+        for record in records
+    ]
+    again = claim_chain(asks, before, free, call)
     first = entity.token - len(again.records) + 1
     chain = Chain(entity.token, entity.data, entity.ran_out, call.now_us)
     answers, missing = list(again.answers), []

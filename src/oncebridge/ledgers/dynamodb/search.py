@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 ORPHAN_US: Final = 3_600_000_000
 #: Without what letters hold.
 _SHOWN: Final = (
-    *("pk", "sk", "rev", "status", "token", "attempts", "envelope", "changed_us", "retry_at_us", "lease_until_us"),
-    *("letter", "parts", "reason", "entity", "expires", "nonce", "data", *OF_FIRST_SCHEMA, "conversation", "user"),
+    *("pk", "sk", "rev", "status", "token", "attempts", "changed_us", "retry_at_us", "lease_until_us", "nonce"),
+    *("letter", "parts", "reason", "entity", "data", "expires", *OF_FIRST_SCHEMA),
 )
 
 
