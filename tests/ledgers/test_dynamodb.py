@@ -213,7 +213,7 @@ def test_each_verb_of_a_fact_is_one_request(ledger):
 
 
 def test_a_state_moves_together_with_its_entity(ledger):
-    """A state costs a read and two writes to claim, a write to extend, a read and a transaction to settle, then a read."""
+    """A state costs a read and two writes to claim, a write to extend, a read and a transaction to settle."""
     state = replace(FACT, entity=b"an entity", state=b"here")
     with counted(ledger) as sent:
         claim = take(ledger, state)
