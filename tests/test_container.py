@@ -28,7 +28,7 @@ import yaml
 
 import payloads
 from oncebridge.cli.app import app
-from oncebridge.settings import RETRY, SERVE, TOP
+from oncebridge.settings import VARIABLES, known_settings
 from oncebridge.settings.serve import ServeSettings
 from servers.postgres import FAST, GUARDED, own_postgres
 from servers.process import ServerProcess, free_port, listens, wait_until
@@ -44,11 +44,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OPT = "/opt/oncebridge"
 PIP = re.compile(r"\bpip (--python \S+ )?(install|wheel) ")
 KEY = "a key that nobody guesses"
-SETTINGS = {
-    f"ONCEBRIDGE_{table}{name.upper()}"
-    for table, names in {"": TOP, "RETRY_": RETRY, "SERVE_": SERVE}.items()
-    for name in names
-}
+SETTINGS = {f"{start}{name.upper()}" for table, start in VARIABLES.items() for name in known_settings(table)}
 
 
 def stages():
