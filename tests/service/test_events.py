@@ -1,14 +1,18 @@
 """Events over HTTP: what is answered, who may come in, and how much a request may bring."""
 
+import asyncio
+import gc
 import json
+import weakref
 
 import pytest
 
 from lambda_function import Function, fact, text
-from oncebridge import LedgerUnavailable, PermanentError, RetryLater
+from oncebridge import LedgerUnavailable, PermanentError, RetryLater, Settings
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.service import request_limits
+from oncebridge.service import request_batcher, request_limits
+from oncebridge.settings.serve import ServeSettings
 from oncebridge.sources.http_reply import METHODS
 from oncebridge.telemetry import COLUMNS
 from oncebridge.testing.faults import Fault, faulty
@@ -216,6 +220,46 @@ def test_a_body_that_does_not_arrive_has_to_come_again():
         assert answered.headers["retry-after"] == "1"
         assert closes(answered)
         assert service.books == {}
+
+
+def test_a_request_that_is_cancelled_is_not_taken_for_a_slow_one():
+    """A server cancels the request of a client that has gone: its bytes are released, and nothing is answered."""
+
+    async def main():
+        limits = request_limits.RequestLimits(Settings(serve=ServeSettings(body_bytes_max=10)))
+        arrived = asyncio.Event()
+        parts = iter([{"type": "http.request", "body": b"half", "more_body": True}])
+
+        async def receive():
+            for part in parts:
+                return part
+            arrived.set()
+            return await asyncio.Future()
+
+        reading = asyncio.ensure_future(limits.read({"headers": []}, receive))
+        await arrived.wait()
+        held = limits._held_bytes
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        return held, limits._held_bytes
+
+    assert asyncio.run(main()) == (4, 0)
+
+
+def test_a_request_is_forgotten_once_it_is_answered(service, monkeypatch):
+    """Its timers hold on to nothing until its time would have been over, which may be a minute of requests."""
+    start, replies = request_batcher.RequestBatcher.start, []
+
+    def noted(batcher):
+        request = start(batcher)
+        replies.append(weakref.ref(request.reply))
+        return request
+
+    monkeypatch.setattr(request_batcher.RequestBatcher, "start", noted)
+    assert {service.event(number).status for number in range(5)} == {200}
+    assert len(replies) == 5
+    wait_until(lambda: gc.collect() >= 0 and not any(reply() for reply in replies), "the requests to be forgotten")
 
 
 def test_bodies_of_all_requests_together_are_bounded(monkeypatch):
