@@ -2,6 +2,9 @@
 
 A setting is declared once, as a field with a type, a default and a description. Its type has the bounds; msgspec
 checks them. A setting that msgspec cannot read, such as a secret by reference, has a reader in its type: `read_by`.
+
+Modules that declare settings do without `from __future__ import annotations`: it would make their types texts, which
+take 2 ms to read when a program starts.
 """
 
 from __future__ import annotations
