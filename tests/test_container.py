@@ -387,7 +387,8 @@ def test_no_password_stands_in_the_file():
 
 
 def test_images_are_pinned_and_ours_is_never_fetched():
-    """An image of somebody else's has a version; one that is called like ours and lies elsewhere is not ours."""
+    """An image of others has a version; ours is built here, since one of its name elsewhere is not ours."""
+    assert 0 < len(OURS) < len(SERVICES)
     for name, service in SERVICES.items():
         if name in OURS:
             assert (service["build"], service["pull_policy"]) == (".", "build")
@@ -412,6 +413,8 @@ def test_nothing_starts_before_what_it_needs():
 def test_whatever_is_named_is_there():
     """Volumes, networks, files, settings and commands that services name exist."""
     commands = typer.main.get_command(app).commands
+    assert OURS
+    assert COMPOSE["configs"]
     for name in OURS:
         service = SERVICES[name]
         assert service.get("command", ["serve"])[0] in commands

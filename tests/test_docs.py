@@ -185,7 +185,9 @@ def test_console_runs(path, tmp_path):
     """The commands of a document, given one after the other, answer what it shows."""
     environment = surroundings(tmp_path)
     for block in blocks(path, "console"):
-        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+        assert parts, f"{path.name}, line {block.line}: shows no command"
+        for part in parts:
             command, _, shown = part.partition("\n")
             ran = subprocess.run(
                 ["sh", "-c", f"{command} 2>&1"],

@@ -129,6 +129,7 @@ def test_the_service_hands_the_document_out(desk):
 
 def test_its_examples_work(place):
     """Each request that it shows is answered with 200, as it says; claims are replaced by real ones."""
+    sent = set()
     for path, method, operation in OPERATIONS:
         contents = operation.get("requestBody", {"content": {}})["content"]
         for name, example in (pair for content in contents.values() for pair in examples_of(content).items()):
@@ -140,9 +141,11 @@ def test_its_examples_work(place):
             answered = desk.client.send(method.upper(), path, json.dumps(example).encode())
             assert answered.status == 200, (path, name, answered)
             check_answer(path, method, answered)
+            sent.add(path)
             assert answered.json.get("ok", True) is True
             if path == "/claims/settle":
                 assert answered.json["outcome"] == example["outcome"]
+    assert sent == {"/events", "/claims", "/claims/extend", "/claims/settle"}
 
 
 def _handle(bridge):

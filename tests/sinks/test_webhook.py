@@ -351,7 +351,9 @@ def test_errors_show_neither_secrets_nor_payloads(reply, sink):
     with running_receiver(lambda _: reply) as receiver:
         port = free_port() if reply is None else receiver.port
         send = sink(f"http://127.0.0.1:{port}/{HIDDEN}?{HIDDEN}", **settings)
-        for tree in personal():
+        trees = personal()
+        assert trees
+        for tree in trees:
             with pytest.raises((SaysWhy, Open)) as raised:
                 send(event_of(tree))
             shown = "".join([*traceback.format_exception(raised.value), str(raised.value), repr(send)])
