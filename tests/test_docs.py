@@ -44,7 +44,7 @@ from oncebridge.settings.sinks.queue import QueueSettings
 from oncebridge.settings.sinks.table import TableSettings
 from oncebridge.settings.sinks.webhook import WebhookSettings
 from oncebridge.simulation import simulate
-from oncebridge.sinks import Breakers, Means, make_sink
+from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.telemetry import COLUMNS
 from oncebridge.validation import metadata
 
@@ -214,8 +214,8 @@ def test_settings_files_are_valid(path, tmp_path, monkeypatch):
         loaded, clock = settings.load_settings(file), SystemClock()
         assert loaded != settings.Settings()
         for sink in loaded.sinks:
-            means = Means(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=1)
-            make_sink(sink, means).close()
+            context = SinkContext(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=1)
+            make_sink(sink, context).close()
 
 
 @pytest.mark.parametrize("path", DOCS, ids=named)

@@ -119,7 +119,7 @@ def copies(monkeypatch):
     """Send dead letters on to a list."""
     found = Copies()
     copier = Handler(pattern="*", function=found, name="dead letters to the queue", persistent=True)
-    monkeypatch.setattr(oncebridge.bridge, "make_copiers", lambda settings: (copier,))
+    monkeypatch.setattr(oncebridge.bridge, "make_copiers", lambda *_: (copier,))
     return found
 
 
