@@ -125,16 +125,16 @@ def conditions(quick: bool, sizes: Sizes, folder: Path) -> list[str]:
         f"synchronous FULL. Postgres: synchronous_commit on. Files on {filesystem(folder)}."
     )
     mixed = (
-        "Mixed traffic: 60 % states, three in ten deliveries are duplicates, echoes and late comers among them, many "
-        "states of one agent in a batch of 100. Goals hold for it where it is measured, otherwise for facts."
+        "Mixed traffic: 60 % of the deliveries are states, 30 % are duplicates, some are echoes or late, and a batch "
+        "of 100 holds many states of one agent. Goals hold for it where it is measured, otherwise for facts."
     )
     peers = (
         "Tutorial: parsed with pydantic, then SET NX. Powertools: keyed on the envelope id, without its local cache. "
         "Bare statements: json.loads, INSERT ON CONFLICT and UPDATE in two transactions a batch, with a lease."
     )
     method = (
-        f"Turns of {sizes.events:,} deliveries, interleaved, {sizes.turns} each. Ratios are medians of the ratios of "
-        "neighbouring turns, rates are those of the best turn."
+        f"{sizes.turns} interleaved turns of {sizes.events:,} deliveries, of {sizes.distant_events:,} with Redis 1 ms "
+        "away. Ratios are medians of the ratios of neighbouring turns, rates are those of the best turn."
     )
     load = (
         f"HTTP: granian with one worker for all, k6 with {serve.SINGLE.connections} connections for single events and "
