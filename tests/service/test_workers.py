@@ -9,7 +9,7 @@ import granian
 import pytest
 
 from oncebridge.errors import ConfigurationError
-from oncebridge.service.workers import Worker, Workers, address_of, is_loopback, reserve_address
+from oncebridge.service.workers import WorkerApplication, Workers, address_of, is_loopback, reserve_address
 from oncebridge.settings.serve import ServeSettings
 
 # --- the address ---------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def live(application, log):
     async def send(message):
         log.append(message["type"])
 
-    asyncio.run(Worker(application, log)({"type": "lifespan"}, receive, send))
+    asyncio.run(WorkerApplication(application, log)({"type": "lifespan"}, receive, send))
 
 
 def test_snapshots_are_there_when_the_server_is_told_so(interrupts):
@@ -200,5 +200,5 @@ def test_requests_go_straight_to_the_application():
     async def application(*given):
         got.append(given)
 
-    asyncio.run(Worker(application, Log())({"type": "http"}, "receive", "send"))
+    asyncio.run(WorkerApplication(application, Log())({"type": "http"}, "receive", "send"))
     assert got == [({"type": "http"}, "receive", "send")]
