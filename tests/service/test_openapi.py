@@ -287,7 +287,7 @@ def test_whatever_is_sent_the_answer_is_documented(standing, path, body, key):
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.sampled_from(CLAIM_PATHS), body=st.binary(max_size=40))
 def test_any_bytes_get_a_problem_document(standing, path, body):
-    """What is no request at all is 400."""
+    """Random bytes are answered with 400."""
     answered = standing.client.post(path, raw=body)
     check_answer(path, "post", answered)
     assert answered.status == 400
