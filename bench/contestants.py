@@ -1,9 +1,10 @@
-"""Who is measured: each takes the same raw deliveries, and is shown to do an event once before it is timed."""
+"""The contestants: each takes the same raw deliveries, and is shown to be right before it is timed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -19,7 +20,7 @@ Handler = Callable[[Any], object]
 
 
 def do_nothing(event: Event | dict[str, Any]) -> None:
-    """Be the handler: what is measured is everything around it."""
+    """Be the handler: everything around it is measured."""
 
 
 def note(_: Event | dict[str, Any]) -> None:
@@ -29,14 +30,14 @@ def note(_: Event | dict[str, Any]) -> None:
 
 
 class Contestant(Protocol):
-    """Remembers what it has worked off, and gives it to its handler once."""
+    """Remembers the events that it has processed, and gives each to its handler once."""
 
     def work(self, raws: Sequence[bytes]) -> None:
-        """Work deliveries off, in order."""
+        """Process deliveries in order."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
@@ -52,17 +53,26 @@ class Oncebridge:
         self._size = size
 
     def work(self, raws: Sequence[bytes]) -> None:
-        """Work deliveries off, a batch at a time."""
+        """Process deliveries, a batch at a time."""
         for start in range(0, len(raws), self._size):
             self._bridge.process_many(raws[start : start + self._size])
 
+    def verdicts(self, raws: Sequence[bytes]) -> list[str]:
+        """Process deliveries, a batch at a time, and return the verdict of each."""
+        starts = range(0, len(raws), self._size)
+        batches = (self._bridge.process_many(raws[start : start + self._size]) for start in starts)
+        return [str(result.verdict) for results in batches for result in results]
+
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._bridge.close()
 
 
-class ForgetfulError(Exception):
-    """A contestant that does not do an event once must not be compared with one that does."""
+# --- whether they are right --------------------------------------------------------------------------------------
+
+
+class WrongError(Exception):
+    """A contestant that is wrong must not be compared with one that is right."""
 
 
 def check_once(name: str, make: Callable[[Handler], Contestant], raws: Sequence[bytes]) -> None:
@@ -76,4 +86,15 @@ def check_once(name: str, make: Callable[[Handler], Contestant], raws: Sequence[
         contestant.close()
     times = next(handled)
     if times != len(raws):
-        raise ForgetfulError(f"{name}: {len(raws)} events, each delivered three times, were handled {times} times")
+        raise WrongError(f"{name}: {len(raws)} events, each delivered three times, were handled {times} times")
+
+
+def check_verdicts(name: str, make: Callable[[], Contestant], raws: Sequence[bytes]) -> None:
+    """Require of a bridge that its batches get the verdicts that the memory ledger gives one delivery at a time."""
+    with closing(make()) as contestant, closing(Oncebridge("memory://", size=1)) as one_by_one:
+        if not isinstance(contestant, Oncebridge):
+            return  # peers know no echoes and no order
+        pairs = zip(contestant.verdicts(raws), one_by_one.verdicts(raws), strict=True)
+        wrong = sum(ours != right for ours, right in pairs)
+    if wrong:
+        raise WrongError(f"{name}: {wrong} of {len(raws)} deliveries got another verdict than they get one at a time")

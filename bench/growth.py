@@ -1,15 +1,14 @@
 """Whether Redis stays as fast when it remembers a great deal.
 
-A server that remembers little and one that remembers much take the same new facts in turns. What they remember
-was put there by the ledger's own verbs, so it is what a bridge leaves. Both end at the same moment of event
-time and are equally dense, so the newest minutes, in which the new facts fall, look the same in both.
+A server that remembers little and one that remembers much take the same new facts in turns. A bridge put there what
+they remember. Both end at the same moment of event time and are equally dense, so the newest minutes, in which the new
+facts fall, look the same in both.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import warnings
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 import redis
@@ -17,25 +16,21 @@ from contestants import Oncebridge
 from traffic import HOUR_MS, facts
 from turns import Rates, seconds_for
 
-from oncebridge.claim import Ask, Claim, Outcome, Settlement, Verdict
-from oncebridge.ledgers import ledger_from_url
 from servers.process import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from oncebridge.ledgers.protocol import Ledger
+    Chunk = tuple[int, int, int]  # the first fact, the one behind the last, and the end of event time
 
 FACTS_PER_HOUR: Final = 100_000
 LITTLE: Final = 10_000
-FILL_CHUNK: Final = 20_000
+FILL_CHUNK: Final = 10_000
 FILL_BATCH: Final = 1000
 FILL_PROCESSES: Final = 2
-LEASE_US: Final = 60_000_000
 REWRITE_SECONDS: Final = 600
-TOPIC: Final = "v2.detail.events.conversation.{id}.acd.end"
 
-_ledger: Ledger  # of a filling process
+_bridge: Oncebridge  # of a filling process
 
 
 def rates_at(little: str, much: str, *, end_ms: int, turns: int, events: int, after: Callable[[], None]) -> Rates:
@@ -43,7 +38,7 @@ def rates_at(little: str, much: str, *, end_ms: int, turns: int, events: int, af
     rates: Rates = {little: [], much: []}
     newest_ms = LITTLE * HOUR_MS // FACTS_PER_HOUR
     for turn in range(turns + 1):
-        portion = list(facts(events, seed=turn, start_ms=end_ms - newest_ms, span_ms=newest_ms))
+        portion = list(facts(events, seed=-1 - turn, start_ms=end_ms - newest_ms, span_ms=newest_ms))
         for url in (little, much) if turn % 2 else (much, little):
             if url == little:
                 empty(url)
@@ -58,7 +53,7 @@ def rates_at(little: str, much: str, *, end_ms: int, turns: int, events: int, af
 
 
 def empty(url: str) -> None:
-    """Let a server forget everything."""
+    """Empty a server."""
     with redis.Redis.from_url(url) as server:
         server.flushall()
 
@@ -67,23 +62,23 @@ def empty(url: str) -> None:
 
 
 def fill(url: str, number: int, *, end_ms: int) -> None:
-    """Let a ledger remember facts as done."""
+    """Process facts, so that the ledger remembers them."""
     _open(url)
-    _fill_chunk((0, number, end_ms))
-    _ledger.close()
+    for chunk in _chunks(number, end_ms):
+        _fill_chunk(chunk)
+    _bridge.close()
 
 
 def fill_quickly(url: str, number: int, *, end_ms: int, after: Callable[[int], None]) -> None:
-    """Let a ledger remember a great many facts, with several processes, and see that it does.
+    """Process a great many facts in several processes, and see that the ledger remembers them.
 
-    The log is not kept meanwhile but written at the end: filling is not what is measured.
+    The log is written only at the end: filling is not measured.
     """
-    chunks = [(first, min(first + FILL_CHUNK, number), end_ms) for first in range(0, number, FILL_CHUNK)]
     with redis.Redis.from_url(url) as server:
         server.config_set("appendonly", "no")
         context = multiprocessing.get_context("spawn")
         with context.Pool(FILL_PROCESSES, initializer=_open_unlogged, initargs=(url,)) as pool:
-            for filled in pool.imap_unordered(_fill_chunk, chunks):
+            for filled in pool.imap_unordered(_fill_chunk, _chunks(number, end_ms)):
                 after(filled)
         server.config_set("appendonly", "yes")
         wait_until(lambda: _is_written(server), "the log to be written", REWRITE_SECONDS)
@@ -92,14 +87,11 @@ def fill_quickly(url: str, number: int, *, end_ms: int, after: Callable[[int], N
 
 def check_remembers(url: str, number: int, *, end_ms: int) -> None:
     """Require that facts from all over the fill are known as done."""
-    ledger = ledger_from_url(url)
-    ledger.open(None)
-    asks = [_ask(n, end_ms) for n in range(0, number, max(1, number // 100))]
-    answers = ledger.claim(asks, nonce=b"the look", lease_us=LEASE_US)
-    ledger.close()
-    unknown = sum(answer.verdict not in (Verdict.REDELIVERY, Verdict.REPUBLISH) for answer in answers)
-    if unknown:
-        raise RuntimeError(f"of {len(asks)} facts that were filled in, {unknown} are not remembered")
+    bridge = Oncebridge(url)
+    verdicts = bridge.verdicts([next(_facts(chunk)) for chunk in _chunks(number, end_ms)])
+    bridge.close()
+    if unknown := sum(verdict != "redelivery" for verdict in verdicts):
+        raise RuntimeError(f"of {len(verdicts)} facts that were filled in, {unknown} are not remembered")
 
 
 def _open_unlogged(url: str) -> None:
@@ -109,31 +101,25 @@ def _open_unlogged(url: str) -> None:
 
 
 def _open(url: str) -> None:
-    global _ledger  # noqa: PLW0603 - a pool's process has no other place for what it keeps
-    _ledger = ledger_from_url(url)
-    _ledger.open(None)
+    global _bridge  # noqa: PLW0603 - a pool's process has no other place for what it keeps
+    _bridge = Oncebridge(url, size=FILL_BATCH)
 
 
-def _fill_chunk(chunk: tuple[int, int, int]) -> int:
+def _chunks(number: int, end_ms: int) -> list[Chunk]:
+    return [(first, min(first + FILL_CHUNK, number), end_ms) for first in range(0, number, FILL_CHUNK)]
+
+
+def _fill_chunk(chunk: Chunk) -> int:
+    raws = list(_facts(chunk))
+    _bridge.work(raws)
+    return len(raws)
+
+
+def _facts(chunk: Chunk) -> Iterator[bytes]:
+    """Make up the facts of a chunk. Chunks count back from the end of event time."""
     first, end, end_ms = chunk
-    for start in range(first, end, FILL_BATCH):
-        _remember([_ask(n, end_ms) for n in range(start, min(start + FILL_BATCH, end))])
-    return end - first
-
-
-def _remember(asks: list[Ask]) -> None:
-    answers = _ledger.claim(asks, nonce=asks[0].key[:8], lease_us=LEASE_US)
-    pairs = zip(asks, answers, strict=True)
-    settled = _ledger.settle([Settlement(Claim(ask, answer.token), Outcome.DONE) for ask, answer in pairs])
-    if not all(settled):
-        raise RuntimeError("a fact could not be filled in: the ledger was not empty before")
-
-
-def _ask(n: int, end_ms: int) -> Ask:
-    """Return what a bridge asks for a fact. Facts count back from the end; the same number is the same fact."""
-    key = blake2b(n.to_bytes(8, "big"), digest_size=16).digest()
-    time_ms = end_ms - n * HOUR_MS // FACTS_PER_HOUR
-    return Ask(key=key, envelope=key.hex(), topic=TOPIC, time_ms=time_ms, shared_ms=time_ms)
+    start_ms = end_ms - end * HOUR_MS // FACTS_PER_HOUR
+    return facts(end - first, seed=first, start_ms=start_ms, span_ms=(end - first) * HOUR_MS // FACTS_PER_HOUR)
 
 
 def _is_written(server: redis.Redis) -> bool:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import TYPE_CHECKING, Final
 
+import engine_time
 import growth
 import hostile
 import serve
 import startup
-from contestants import BATCH, Contestant, Oncebridge, check_once
-from memory import bytes_per_event
+from calls import counting, for_each
+from contestants import BATCH, Contestant, Oncebridge, check_once, check_verdicts
+from delay import delayed, ping_ms
+from memory import bytes_used, envelopes_in, events_in, new_calls_in
 from peers import BarePostgres, BareSQLite, Powertools, Tutorial
 from report import Pair, Row
-from round_trips import CountingProxy
 from traffic import facts, hours_ago_ms, mixed, portions
 from turns import Rates, paired_ratio, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from progress import Progress
 
@@ -34,16 +37,26 @@ SINGLE: Final = "single events"
 SERVE: Final = "oncebridge serve"
 ENDPOINT: Final = "bare endpoint, SET NX"
 BLOCKING_ENDPOINT: Final = "bare endpoint, SET NX that blocks"
+CALLS_BATCHES: Final = 20
+
+Traffic = Callable[..., Iterator[bytes]]
+MIXED: Final = "mixed traffic"
+FACTS: Final = "facts"
+TRAFFIC: Final[Mapping[str, Traffic]] = {MIXED: mixed, FACTS: facts}
+#: As long ago that all of it has happened.
+MIXED_HOURS: Final = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """How much is measured."""
 
+    #: Many short ones: a busy moment of the machine then spoils few of them.
     turns: int
-    #: Deliveries that each contestant gets in one turn.
+    #: Deliveries that each contestant gets in one turn, and with a distant server.
     events: int
-    #: Facts remembered to see what one takes, by us and by peers.
+    distant_events: int
+    #: Deliveries to see what one remembered event takes, by us and by peers.
     remembered: int
     remembered_by_peers: int
     #: Facts remembered to see whether it slows down.
@@ -55,21 +68,23 @@ class Sizes:
 
 
 FULL: Final = Sizes(
-    turns=12,
-    events=1600,
+    turns=40,
+    events=500,
+    distant_events=200,
     remembered=100_000,
-    remembered_by_peers=100_000,
-    much=10_000_000,
+    remembered_by_peers=30_000,
+    much=3_000_000,
     starts=15,
     loads=5,
     load_seconds=3,
 )
 QUICK: Final = Sizes(
-    turns=5,
-    events=800,
-    remembered=100_000,
+    turns=15,
+    events=300,
+    distant_events=100,
+    remembered=40_000,
     remembered_by_peers=10_000,
-    much=300_000,
+    much=100_000,
     starts=5,
     loads=2,
     load_seconds=1.5,
@@ -87,6 +102,8 @@ class Place:
     postgres: str
     sizes: Sizes
     progress: Progress
+    #: Conditions that show only while measuring.
+    notes: list[str] = field(default_factory=list)
 
     def redis_url(self, database: int, port: int | None = None) -> str:
         """Return the URL of one of Redis' databases: each contestant has one to itself."""
@@ -96,10 +113,35 @@ class Place:
 # --- events per second -------------------------------------------------------------------------------------------
 
 
+def on_distant_redis(place: Place) -> Iterator[Row]:
+    """Measure batches on a Redis that is a millisecond away, as one in another zone is."""
+    batches, tens = f"Redis 1 ms away, {BATCHES}", "Redis 1 ms away, batches of 10"
+    with delayed(place.redis) as port:
+        near_ms, far_ms = ping_ms(place.redis), ping_ms(port)
+        place.notes.append(
+            "Redis 1 ms away: behind a proxy that adds half a millisecond each way, for all; a PING takes "
+            f"{far_ms:.2f} ms through it and {near_ms:.2f} ms without."
+        )
+        rates = _rates(
+            place,
+            {
+                batches: partial(Oncebridge, place.redis_url(9, port)),
+                tens: partial(Oncebridge, place.redis_url(10, port), size=10),
+                SET_NX: partial(Tutorial, place.redis_url(11, port)),
+                POWERTOOLS: partial(Powertools, place.redis_url(12, port)),
+            },
+            {MIXED: mixed},
+            events=place.sizes.distant_events,
+        )
+    goals = {(batches, SET_NX): 15.0, (batches, POWERTOOLS): 35.0, (tens, SET_NX): 4.0, (tens, POWERTOOLS): 9.0}
+    for (what, beside), goal in goals.items():
+        yield _speed_row(what, beside, rates, goal)
+
+
 def on_redis(place: Place) -> Iterator[Row]:
     """Measure batches and single events on Redis."""
     batches, single = f"Redis, {BATCHES}", f"Redis, {SINGLE}"
-    on_facts, on_mixed = _rates_of_all(
+    rates = _rates(
         place,
         {
             batches: partial(Oncebridge, place.redis_url(0)),
@@ -108,9 +150,9 @@ def on_redis(place: Place) -> Iterator[Row]:
             POWERTOOLS: partial(Powertools, place.redis_url(3)),
         },
     )
-    goals = {(batches, SET_NX): 5.0, (batches, POWERTOOLS): 15.0, (single, SET_NX): None, (single, POWERTOOLS): 2.0}
+    goals = {(batches, SET_NX): 3.0, (batches, POWERTOOLS): 9.0, (single, SET_NX): None, (single, POWERTOOLS): 1.3}
     for (what, beside), goal in goals.items():
-        yield _speed_row(what, beside, on_facts, on_mixed, goal)
+        yield _speed_row(what, beside, rates, goal)
 
 
 def on_sqlite(place: Place) -> Iterator[Row]:
@@ -120,43 +162,47 @@ def on_sqlite(place: Place) -> Iterator[Row]:
         what: partial(Oncebridge, f"sqlite:///{place.folder}/ours.db"),
         BARE: partial(BareSQLite, f"{place.folder}/bare.db"),
     }
-    yield _speed_row(what, BARE, *_rates_of_all(place, makers), 0.5)
+    yield _speed_row(what, BARE, _rates(place, makers), 0.5)
 
 
 def on_postgres(place: Place) -> Iterator[Row]:
     """Measure batches on Postgres, with every commit on disk."""
     what = f"Postgres, {BATCHES}"
     makers = {what: partial(Oncebridge, place.postgres), BARE: partial(BarePostgres, place.postgres)}
-    yield _speed_row(what, BARE, *_rates_of_all(place, makers), 0.5)
+    yield _speed_row(what, BARE, _rates(place, makers), 0.5)
 
 
-def _rates_of_all(place: Place, makers: Mapping[str, Callable[..., Contestant]]) -> tuple[Rates, Rates]:
-    """Return the rates on facts and on mixed traffic, after a look whether everyone does an event once."""
-    sizes = place.sizes
-    number = (sizes.turns + 1) * sizes.events
-    kinds = {
-        "facts": facts(number, seed=1, start_ms=hours_ago_ms(1)),
-        "mixed traffic": mixed(number, seed=1, start_ms=hours_ago_ms(6)),
-    }
-    some = list(facts(7, seed=0, start_ms=hours_ago_ms(1)))
+def _rates(
+    place: Place,
+    makers: Mapping[str, Callable[..., Contestant]],
+    kinds: Mapping[str, Traffic] = TRAFFIC,
+    events: int = 0,
+) -> dict[str, Rates]:
+    """Return the rates on each kind of traffic, after a look whether every contestant is right."""
+    turns, events = place.sizes.turns + 1, events or place.sizes.events
+    once = list(facts(7, seed=0, start_ms=hours_ago_ms(1)))
+    judged = list(mixed(3 * BATCH, seed=0, start_ms=hours_ago_ms(MIXED_HOURS)))
     for name, make in makers.items():
-        check_once(name, make, some)
-    rates = []
+        check_once(name, make, once)
+        check_verdicts(name, make, judged)
+    rates = {}
     with ExitStack() as stack:
         contestants = {name: stack.enter_context(closing(make())) for name, make in makers.items()}
-        for kind, raws in kinds.items():
-            with place.progress.stage(f"{next(iter(makers))} on {kind}", sizes.turns + 1) as advance:
-                rates.append(take_turns(contestants, portions(raws, sizes.events), after=advance))
-    return rates[0], rates[1]
+        for kind, make_up in kinds.items():
+            raws = make_up(turns * events, seed=1, start_ms=hours_ago_ms(MIXED_HOURS))
+            with place.progress.stage(f"{next(iter(makers))} on {kind}", turns) as advance:
+                rates[kind] = take_turns(contestants, portions(raws, events), after=advance)
+    return rates
 
 
-def _speed_row(what: str, beside: str, on_facts: Rates, on_mixed: Rates, goal: float | None) -> Row:
+def _speed_row(what: str, beside: str, rates: Mapping[str, Rates], goal: float | None) -> Row:
+    pairs = {kind: rate_pair(of_kind[what], of_kind[beside]) for kind, of_kind in rates.items()}
     return Row(
         what=what,
         beside=beside,
         unit="events/s",
-        on_facts=rate_pair(on_facts[what], on_facts[beside]),
-        on_mixed=rate_pair(on_mixed[what], on_mixed[beside]),
+        on_mixed=pairs.get(MIXED),
+        on_facts=pairs.get(FACTS),
         goal=goal,
     )
 
@@ -164,6 +210,30 @@ def _speed_row(what: str, beside: str, on_facts: Rates, on_mixed: Rates, goal: f
 def rate_pair(ours: list[float], theirs: list[float]) -> Pair:
     """Show the best turn of each, and compare turn by turn."""
     return Pair(ours=max(ours), theirs=max(theirs), comes_to=paired_ratio(ours, theirs))
+
+
+def processor_time(place: Place) -> Iterator[Row]:
+    """Measure the processor time of the engine alone, beside an earlier commit's."""
+    turns, events = place.sizes.turns + 1, 4 * place.sizes.events
+    earlier = engine_time.sources_of(engine_time.BASELINE, place.folder)
+    if earlier is None:
+        place.notes.append(f"Processor time is left out: commit {engine_time.BASELINE} is not in this history.")
+        return
+    raws = mixed(turns * events, seed=3, start_ms=hours_ago_ms(MIXED_HOURS))
+    with place.progress.stage("processor time", turns) as advance:
+        taken = engine_time.take_turns(
+            {"ours": None, "theirs": earlier}, portions(raws, events), place.folder, after=advance
+        )
+    pair = Pair(
+        ours=min(taken["ours"]), theirs=min(taken["theirs"]), comes_to=paired_ratio(taken["theirs"], taken["ours"])
+    )
+    yield Row(
+        what=f"memory ledger, {BATCHES}, processor time",
+        beside=f"commit {engine_time.BASELINE}",
+        unit="µs",
+        on_mixed=pair,
+        goal=2.0,
+    )
 
 
 # --- over HTTP ---------------------------------------------------------------------------------------------------
@@ -218,22 +288,23 @@ def _delay_row(what: str, turns: serve.Turns, delay: Callable[[serve.Turn], floa
 # --- counted, not timed ------------------------------------------------------------------------------------------
 
 
-def round_trips(place: Place) -> Iterator[Row]:
-    """Count the round trips of a duplicate, and of a batch of new events."""
-    number = 100
-    new = list(facts(number, seed=2, start_ms=hours_ago_ms(1)))
-    trips: dict[str, tuple[int, int]] = {}
-    with CountingProxy(place.redis) as proxy, place.progress.stage("round trips", 2) as advance:
-        makers = {"ours": Oncebridge, POWERTOOLS: Powertools}
-        for database, (name, make) in enumerate(makers.items(), 4):
-            with closing(make(place.redis_url(database, proxy.port))) as contestant:
-                for_new = proxy.count(partial(contestant.work, new))
-                trips[name] = proxy.count(partial(contestant.work, new[:1])), for_new
+def calls_to_redis(place: Place) -> Iterator[Row]:
+    """Count the calls of a batch and of a duplicate, for each the one that took the most."""
+    raws = list(mixed(CALLS_BATCHES * BATCH, seed=2, start_ms=hours_ago_ms(MIXED_HOURS)))
+    again = raws[-BATCH:]
+    found: dict[str, tuple[int, float, int]] = {}
+    makers = {"ours": partial(Oncebridge, place.redis_url(4)), POWERTOOLS: partial(Powertools, place.redis_url(5))}
+    with counting(place.redis) as count, place.progress.stage("calls", len(makers)) as advance:
+        for name, make in makers.items():
+            with closing(make()) as contestant:
+                batches = for_each(contestant, raws, BATCH, count)
+                found[name] = max(batches), mean(batches), max(for_each(contestant, again, 1, count))
             advance()
-    (duplicate, batch), (their_duplicate, their_batch) = trips["ours"], trips[POWERTOOLS]
-    count = partial(Row, beside=POWERTOOLS, unit="", at_least=False, is_ratio=False)
-    yield count(what="Redis, round trips of a duplicate", on_facts=_counts(duplicate, their_duplicate), goal=1)
-    yield count(what=f"Redis, round trips of {number} new events", on_facts=_counts(batch, their_batch))
+    row = partial(Row, beside=POWERTOOLS, unit="", at_least=False, is_ratio=False)
+    most, usual, duplicate = zip(found["ours"], found[POWERTOOLS], strict=True)
+    yield row(what=f"Redis, calls of the worst of {CALLS_BATCHES} {BATCHES}", on_mixed=_counts(*most), goal=3)
+    yield row(what=f"Redis, calls of a batch of {BATCH} on average", on_mixed=_counts(*usual))
+    yield row(what="Redis, calls of a duplicate", on_mixed=_counts(*duplicate), goal=1)
 
 
 def _counts(ours: float, theirs: float) -> Pair:
@@ -241,17 +312,40 @@ def _counts(ours: float, theirs: float) -> Pair:
 
 
 def memory(place: Place) -> Iterator[Row]:
-    """Weigh what is remembered of an event."""
-    sizes, url = place.sizes, place.redis_url(0, place.second_redis)
-    makers = {"Oncebridge": Oncebridge, SET_NX: Tutorial, POWERTOOLS: Powertools}
-    taken = {}
-    for name, make in makers.items():
-        number = sizes.remembered if make is Oncebridge else sizes.remembered_by_peers
-        with place.progress.stage(f"Redis memory: {name}", number) as advance:
-            taken[name] = bytes_per_event(url, partial(make, url), number, start_ms=hours_ago_ms(1), after=advance)
-    weight = partial(Row, what="Redis, memory of an event", unit="bytes", at_least=False, is_ratio=False)
-    yield weight(beside=SET_NX, on_facts=_counts(taken["Oncebridge"], taken[SET_NX]), goal=30)
-    yield weight(beside=POWERTOOLS, on_facts=_counts(taken["Oncebridge"], taken[POWERTOOLS]), goal=30)
+    """Weigh what is remembered of an event; entities that are new are weighed apart."""
+    sizes, peers = place.sizes, {SET_NX: Tutorial, POWERTOOLS: Powertools}
+    kinds = {MIXED: partial(mixed, new_calls=False), FACTS: facts}
+    pairs: dict[str, dict[str, Pair]] = {name: {} for name in peers}
+    for kind, make_up in kinds.items():
+        raws = list(make_up(sizes.remembered, seed=4, start_ms=hours_ago_ms(MIXED_HOURS)))
+        ours = _used(place, f"{kind}: Oncebridge", Oncebridge, raws) / events_in(raws)
+        del raws[sizes.remembered_by_peers :]
+        for name, make in peers.items():
+            pairs[name][kind] = _counts(ours, _used(place, f"{kind}: {name}", make, raws) / envelopes_in(raws))
+    weight = partial(Row, what="Redis, bytes per remembered event", unit="bytes", at_least=False, is_ratio=False)
+    for name, of_peer in pairs.items():
+        yield weight(beside=name, on_mixed=of_peer[MIXED], on_facts=of_peer[FACTS], goal=25)
+    yield _weight_with_entities(place, known=pairs[SET_NX][MIXED].ours)
+
+
+def _weight_with_entities(place: Place, known: float) -> Row:
+    raws = list(mixed(place.sizes.remembered, seed=4, start_ms=hours_ago_ms(MIXED_HOURS)))
+    number, calls = events_in(raws), new_calls_in(raws)
+    weight = _used(place, f"{MIXED} with new calls", Oncebridge, raws) / number
+    return Row(
+        what=f"Redis, the same with a new entity for each {number / calls:.0f} events",
+        beside="no new entity",
+        unit="bytes",
+        on_mixed=_counts(weight, known),
+        at_least=False,
+        is_ratio=False,
+    )
+
+
+def _used(place: Place, what: str, make: Callable[[str], Contestant], raws: list[bytes]) -> int:
+    url = place.redis_url(0, place.second_redis)
+    with place.progress.stage(f"Redis memory on {what}", len(raws)) as advance:
+        return bytes_used(url, partial(make, url), raws, after=advance)
 
 
 # --- growth and start --------------------------------------------------------------------------------------------
@@ -313,13 +407,15 @@ def worst_inputs(place: Place) -> Iterator[Row]:
 
 #: In the order of the table. Growth is last but one: it fills the second server.
 MEASURES: Final[Mapping[str, Callable[[Place], Iterator[Row]]]] = {
+    "distant": on_distant_redis,
     "redis": on_redis,
-    "trips": round_trips,
-    "hostile": worst_inputs,
+    "calls": calls_to_redis,
     "sqlite": on_sqlite,
     "postgres": on_postgres,
-    "serve": over_http,
+    "engine": processor_time,
     "memory": memory,
+    "serve": over_http,
+    "hostile": worst_inputs,
     "growth": grown,
     "start": start,
 }

@@ -2,51 +2,77 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
 import redis
-from traffic import facts, portions
+from contestants import Oncebridge
+from traffic import portions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from contestants import Contestant
 
-PORTION = 1000
+PORTION: Final = 1000
+WARM_UP: Final = 0.1
+DUPLICATES: Final = ("redelivery", "republish", "conflict")
 
 
-def bytes_per_event(
-    url: str, make: Callable[[], Contestant], number: int, *, start_ms: int, after: Callable[[int], None]
-) -> float:
-    """Let a contestant remember facts of one hour of event time, and return what each of them takes.
+def bytes_used(url: str, make: Callable[[], Contestant], raws: Sequence[bytes], *, after: Callable[[int], None]) -> int:
+    """Return the bytes that a server uses more for the deliveries after the first tenth, which warms up.
 
-    What there is once per server, such as scripts, is there before the first look: a few events of another hour
-    are remembered first.
+    Whatever exists once per server, such as scripts, is there by then, and so are the entities of everyone at work.
 
     Args:
         url: The database that the contestant uses; it is emptied.
 
         make: Makes the contestant.
 
-        number: How many facts.
+        raws: The deliveries.
 
-        start_ms: When the hour begins.
-
-        after: Called with how many were worked off since the last call.
+        after: Called with how many were processed since the last call.
 
     """
+    warm_up = round(len(raws) * WARM_UP)
     with redis.Redis.from_url(url) as server:
         server.flushall()
         contestant = make()
         try:
-            contestant.work(list(facts(10, seed=1, start_ms=start_ms - 48 * 3_600_000)))
+            contestant.work(raws[:warm_up])
+            after(warm_up)
             before = used_bytes(server)
-            for portion in portions(facts(number, seed=2, start_ms=start_ms), PORTION):
+            for portion in portions(iter(raws[warm_up:]), PORTION):
                 contestant.work(portion)
                 after(len(portion))
-            return (used_bytes(server) - before) / number
+            return used_bytes(server) - before
         finally:
             contestant.close()
+
+
+def events_in(raws: Sequence[bytes]) -> int:
+    """Return how many events a bridge remembers of the deliveries after the first tenth: all but duplicates."""
+    bridge = Oncebridge("memory://")
+    try:
+        verdicts = bridge.verdicts(raws)[round(len(raws) * WARM_UP) :]
+    finally:
+        bridge.close()
+    return sum(verdict not in DUPLICATES for verdict in verdicts)
+
+
+def new_calls_in(raws: Sequence[bytes]) -> int:
+    """Return how many calls begin after the first tenth of the deliveries: each is an entity of its agent's."""
+    bodies = (json.loads(raw)["detail"] for raw in raws)
+    calls = [body["eventBody"]["id"] if body["topicName"].endswith(".conversations") else None for body in bodies]
+    warm_up = round(len(raws) * WARM_UP)
+    return len(set(calls[warm_up:]) - set(calls[:warm_up]) - {None})
+
+
+def envelopes_in(raws: Sequence[bytes]) -> int:
+    """Return how many envelopes a peer remembers of the deliveries after the first tenth: all with a new id."""
+    ids = [json.loads(raw)["id"] for raw in raws]
+    warm_up = round(len(raws) * WARM_UP)
+    return len(set(ids[warm_up:]) - set(ids[:warm_up]))
 
 
 def used_bytes(server: redis.Redis) -> int:

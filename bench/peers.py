@@ -1,4 +1,4 @@
-"""What users would pick instead, each as its own documentation has it: no worse than it is, and no better.
+"""The peers that users would pick instead, each as its own documentation has it: no worse, and no better.
 
 The clients are the same as the bridge's: redis-py with hiredis, sqlite3, psycopg.
 """
@@ -6,7 +6,9 @@ The clients are the same as the bridge's: redis-py with hiredis, sqlite3, psycop
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 TUTORIAL_SECONDS: Final = 600  # how long the tutorial remembers
-POWERTOOLS_SECONDS: Final = 3600  # how long Powertools remembers unless told otherwise
+POWERTOOLS_SECONDS: Final = 3600  # how long Powertools remembers by default
+LEASE_SECONDS: Final = 60  # after which bare statements take an event of a dead worker again
 
 
 class Tutorial:
     """The tutorial's cure: parse with pydantic, SET NX with an expiry, then the handler. One event at a time.
 
-    It loses the event when the worker dies in between; that is another test's matter.
+    It loses the event when the worker dies in between, which is not measured here.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class Tutorial:
         self._read = read or pydantic_reader()
 
     def work(self, raws: Sequence[bytes]) -> None:
-        """Work deliveries off; what cannot be parsed is passed over, as the tutorial does."""
+        """Process deliveries; one that cannot be parsed is passed over, as the tutorial does."""
         for raw in raws:
             try:
                 envelope_id, event = self._read(raw)
@@ -51,7 +54,7 @@ class Tutorial:
                 self._handler(event)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._client.close()
 
 
@@ -109,7 +112,7 @@ class Powertools:
         self._handle = handle
 
     def work(self, raws: Sequence[bytes]) -> None:
-        """Work deliveries off; what is no JSON cannot even be given to it."""
+        """Process deliveries; one that is no JSON cannot even be given to it."""
         for raw in raws:
             try:
                 event = json.loads(raw)
@@ -118,7 +121,7 @@ class Powertools:
             self._handle(event=event)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._client.close()
 
 
@@ -131,9 +134,10 @@ class LambdaContext:
 
 
 class BareStatements(ABC):
-    """The least that remembers anything in a database: two transactions a batch, an insert and an update an event.
+    """The least that is safe in a database: two transactions a batch, an insert and an update an event.
 
-    Which events are new is asked only when some are not. Subclasses say how their database is spoken to.
+    An event whose worker died can be taken again after a lease. Which events are new is asked only when some are not.
+    Subclasses have the statements of their database.
     """
 
     INSERT: str
@@ -144,16 +148,18 @@ class BareStatements(ABC):
         """Take the handler and the size of batches."""
         self._handler = handler
         self._size = size
-        self._batch = 0
+        self._batch = secrets.randbits(62)  # no other worker's
 
     def work(self, raws: Sequence[bytes]) -> None:
-        """Work deliveries off, a batch at a time."""
+        """Process deliveries, a batch at a time."""
         for start in range(0, len(raws), self._size):
             self._batch += 1
             self._work_batch(dict(readable(raws[start : start + self._size])))
 
     def _work_batch(self, events: dict[str, Any]) -> None:
-        inserted = self.commit(self.INSERT, [(envelope_id, self._batch) for envelope_id in events])
+        now = int(time.time())
+        rows = [(envelope_id, self._batch, now + LEASE_SECONDS, now) for envelope_id in events]
+        inserted = self.commit(self.INSERT, rows)
         new = list(events) if inserted == len(events) else self.ask(self.NEW, (self._batch,))
         for envelope_id in new:
             self._handler(events[envelope_id])
@@ -165,7 +171,7 @@ class BareStatements(ABC):
 
     @abstractmethod
     def ask(self, statement: str, parameters: tuple[Any, ...]) -> list[str]:
-        """Return the first column of what a query finds."""
+        """Return the first column of a query."""
 
 
 def readable(raws: Sequence[bytes]) -> Iterator[tuple[str, Any]]:
@@ -181,7 +187,11 @@ def readable(raws: Sequence[bytes]) -> Iterator[tuple[str, Any]]:
 class BareSQLite(BareStatements):
     """Bare statements on SQLite, in a write-ahead log that is on disk with every commit."""
 
-    INSERT = "INSERT INTO seen (id, batch, done) VALUES (?, ?, 0) ON CONFLICT DO NOTHING"
+    INSERT = (
+        "INSERT INTO seen (id, batch, until, done) VALUES (?, ?, ?, 0) "
+        "ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, until = excluded.until "
+        "WHERE seen.done = 0 AND seen.until < ?"
+    )
     UPDATE = "UPDATE seen SET done = 1 WHERE id = ?"
     NEW = "SELECT id FROM seen WHERE batch = ? AND done = 0"
 
@@ -192,7 +202,8 @@ class BareSQLite(BareStatements):
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute(
-            "CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY, batch INTEGER, done INTEGER) WITHOUT ROWID"
+            "CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY, batch INTEGER, until INTEGER, done INTEGER) "
+            "WITHOUT ROWID"
         )
 
     def commit(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
@@ -203,7 +214,7 @@ class BareSQLite(BareStatements):
         return changed
 
     def ask(self, statement: str, parameters: tuple[Any, ...]) -> list[str]:
-        """Return the first column of what a query finds."""
+        """Return the first column of a query."""
         return [row[0] for row in self._db.execute(statement, parameters)]
 
     def close(self) -> None:
@@ -214,7 +225,11 @@ class BareSQLite(BareStatements):
 class BarePostgres(BareStatements):
     """Bare statements on Postgres; psycopg sends those of one transaction in a pipeline."""
 
-    INSERT = "INSERT INTO seen (id, batch, done) VALUES (%s, %s, false) ON CONFLICT DO NOTHING"
+    INSERT = (
+        "INSERT INTO seen (id, batch, until, done) VALUES (%s, %s, %s, false) "
+        "ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, until = excluded.until "
+        "WHERE NOT seen.done AND seen.until < %s"
+    )
     UPDATE = "UPDATE seen SET done = true WHERE id = %s"
     NEW = "SELECT id FROM seen WHERE batch = %s AND NOT done"
 
@@ -223,7 +238,9 @@ class BarePostgres(BareStatements):
         super().__init__(handler, size=size)
         self._db = psycopg.connect(url, autocommit=True)
         self._db.execute("SET synchronous_commit = on")
-        self._db.execute("CREATE TABLE IF NOT EXISTS seen (id text PRIMARY KEY, batch integer, done boolean)")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS seen (id text PRIMARY KEY, batch bigint, until bigint, done boolean)"
+        )
 
     def commit(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Run a statement for all rows in one transaction."""
@@ -232,9 +249,9 @@ class BarePostgres(BareStatements):
             return cursor.rowcount
 
     def ask(self, statement: str, parameters: tuple[Any, ...]) -> list[str]:
-        """Return the first column of what a query finds."""
+        """Return the first column of a query."""
         return [row[0] for row in self._db.execute(statement, parameters)]
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._db.close()

@@ -19,6 +19,10 @@ PAPER: Final = "#ffffff"  # opaque, so that it can be read on dark pages too
 
 #: Title of a panel -> what its rows are called in the table, and how our bar is labelled there.
 PANELS: Final = {
+    "Redis, one millisecond away: events per second": {
+        "Redis 1 ms away, batches of 100": "Oncebridge, batches of 100",
+        "Redis 1 ms away, batches of 10": "Oncebridge, batches of 10",
+    },
     "Redis: events per second": {
         "Redis, batches of 100": "Oncebridge, batches of 100",
         "Redis, single events": "Oncebridge, single events",
@@ -27,7 +31,7 @@ PANELS: Final = {
     "Postgres: events per second": {"Postgres, batches of 100": "Oncebridge, batches of 100"},
     "HTTP, single events, Redis: events per second": {"HTTP, single events": "oncebridge serve"},
     "HTTP, batches of 100, Redis: events per second": {"HTTP, batches of 100": "oncebridge serve"},
-    "Redis: bytes per remembered event": {"Redis, memory of an event": "Oncebridge"},
+    "Redis: bytes per remembered event": {"Redis, bytes per remembered event": "Oncebridge"},
 }
 
 
@@ -48,8 +52,8 @@ def panels(report: Report) -> dict[str, list[Bar]]:
 
 def _bars(report: Report, labels: Mapping[str, str]) -> list[Bar]:
     rows = [row for row in report.rows if row.what in labels]
-    ours = {labels[row.what]: row.on_facts.ours for row in rows}
-    theirs = {row.beside: row.on_facts.theirs for row in rows}
+    ours = {labels[row.what]: row.judged.ours for row in rows}
+    theirs = {row.beside: row.judged.theirs for row in rows}
     return [
         *(Bar(label=label, value=value, ours=True) for label, value in ours.items()),
         *(Bar(label=label, value=value, ours=False) for label, value in theirs.items()),

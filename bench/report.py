@@ -30,7 +30,7 @@ PACKAGES: Final = (
     "starlette",
     "k6",
 )
-COLUMNS: Final = ("what", "beside", "ours", "theirs", "comes to", "goal", "", "on mixed traffic")
+COLUMNS: Final = ("what", "beside", "goal: figure", "", "ours", "theirs", "traffic", "on facts alone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,11 @@ class Row:
 
     what: str
     beside: str
-    #: Of the figures: events/s, bytes, ms, round trips.
+    #: Of the figures: events/s, bytes, ms; empty for counts.
     unit: str
-    on_facts: Pair
+    #: At least one of them is there. The goal holds for mixed traffic wherever that is measured.
     on_mixed: Pair | None = None
+    on_facts: Pair | None = None
     #: None: shown, but nothing is promised.
     goal: float | None = None
     #: Whether the goal is the least or the most that is allowed.
@@ -60,12 +61,19 @@ class Row:
     is_ratio: bool = True
 
     @property
+    def judged(self) -> Pair:
+        """The pair that the goal holds for."""
+        pair = self.on_mixed or self.on_facts
+        assert pair is not None, self.what
+        return pair
+
+    @property
     def reached(self) -> bool | None:
         """Whether the goal is reached; None where there is none."""
         if self.goal is None:
             return None
-        reached = self.on_facts.comes_to
-        return reached >= self.goal if self.at_least else reached <= self.goal
+        figure = self.judged.comes_to
+        return figure >= self.goal if self.at_least else figure <= self.goal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,21 +98,23 @@ class Report:
 def cells(row: Row) -> tuple[str, ...]:
     """Write a row."""
     bound = "at least" if row.at_least else "at most"
+    goal = "" if row.goal is None else f"{bound} {_comes_to(row, row.goal)}: "
     return (
         row.what,
         row.beside,
-        figure(row.on_facts.ours, row.unit),
-        figure(row.on_facts.theirs, row.unit),
-        _comes_to(row, row.on_facts.comes_to),
-        "" if row.goal is None else f"{bound} {_comes_to(row, row.goal)}",
+        goal + _comes_to(row, row.judged.comes_to),
         {None: "", True: "reached", False: "MISSED"}[row.reached],
-        "" if row.on_mixed is None else _mixed(row, row.on_mixed),
+        figure(row.judged.ours, row.unit),
+        figure(row.judged.theirs, row.unit),
+        "facts" if row.on_mixed is None else "mixed",
+        _beside_mixed(row),
     )
 
 
 def figure(value: float, unit: str) -> str:
     """Write a figure with no more digits than it deserves."""
-    return f"{value:,.0f} {unit}" if value >= 100 or value == int(value) else f"{value:,.1f} {unit}"
+    digits = 0 if value >= 100 or value == int(value) else 1
+    return f"{value:,.{digits}f} {unit}".rstrip()
 
 
 def _comes_to(row: Row, value: float) -> str:
@@ -113,7 +123,13 @@ def _comes_to(row: Row, value: float) -> str:
     return f"{value:.1f} x" if value >= 2 and value != int(value) else f"{value:.2f} x".replace(".00", "")
 
 
-def _mixed(row: Row, pair: Pair) -> str:
+def _beside_mixed(row: Row) -> str:
+    """Write the figures on facts alone, where mixed traffic is judged."""
+    pair = row.on_facts
+    if pair is None or row.on_mixed is None:
+        return ""
+    if not row.is_ratio:
+        return _comes_to(row, pair.comes_to)
     return f"{pair.ours:,.0f} : {pair.theirs:,.0f} = {_comes_to(row, pair.comes_to)}"
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import Request, urlopen
 
-from contestants import ForgetfulError
+from contestants import WrongError
 from traffic import hours_ago_ms, templates
 
 from servers.process import ServerProcess, free_port, wait_until
@@ -130,11 +130,11 @@ def check_once(name: str, run: Callable[..., Any], folder: Path, raws: Sequence[
     with run(folder=folder, handler=NOTE, notes=notes) as service:
         batch = b"[" + b",".join(raw for raw in raws for _ in range(2)) + b"]"
         for body in (batch, *raws):
-            # On a busy machine it may be told to come again.
+            # On a busy machine it may answer that it is too busy.
             wait_until(partial(service.post, body), f"{name} to take events")
     times = notes.stat().st_size
     if times != len(raws):
-        raise ForgetfulError(f"{name}: {len(raws)} events, each posted three times, were handled {times} times")
+        raise WrongError(f"{name}: {len(raws)} events, each posted three times, were handled {times} times")
 
 
 # --- load --------------------------------------------------------------------------------------------------------

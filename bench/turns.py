@@ -19,19 +19,16 @@ def take_turns(
     contestants: Mapping[str, Contestant],
     portions: Iterable[Sequence[bytes]],
     *,
-    before: Callable[[str], None] = lambda _: None,
     after: Callable[[], None] = lambda: None,
 ) -> Rates:
     """Return the deliveries per second of each contestant, turn by turn.
 
-    The first portion warms up and does not count. Who begins changes from turn to turn.
+    The first portion warms up and does not count. Another contestant begins each turn.
 
     Args:
         contestants: By name.
 
         portions: One for each turn.
-
-        before: Called with the name of whoever is next, outside of the time taken.
 
         after: Called after each turn of all.
 
@@ -41,7 +38,6 @@ def take_turns(
     for turn, portion in enumerate(portions):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            before(name)
             rate = len(portion) / seconds_for(contestants[name], portion)
             if turn:
                 rates[name].append(rate)

@@ -8,7 +8,7 @@ from oncebridge.breaker import Open
 from oncebridge.errors import ConfigurationError, LedgerRefused, PermanentError
 from oncebridge.ledgers.dynamodb.errors import Passing, Place, translate_error
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.sinks import Breakers, Means
+from oncebridge.sinks import Breakers, SinkContext
 from oncebridge.sources.sqs.queue import Queue, QueueTrouble
 from oncebridge.testing.clock import ManualClock
 from payloads import ACW, envelope
@@ -60,9 +60,9 @@ def at_the_source(error):
 def at_the_sinks(error):
     """Return what one event ends with at a queue and at a bus."""
     clock = ManualClock()
-    means = Means(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=1)
+    context = SinkContext(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=1)
     event = named(envelope(ACW))
-    return [make(Amazon(error), means).send_many([event])[0] for make in (queue_on, bus_on)]
+    return [make(Amazon(error), context).send_many([event])[0] for make in (queue_on, bus_on)]
 
 
 def made(kind):

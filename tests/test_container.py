@@ -28,7 +28,7 @@ import yaml
 
 import payloads
 from oncebridge.cli.app import app
-from oncebridge.settings import RETRY, SERVE, TOP
+from oncebridge.settings import VARIABLES, known_settings
 from oncebridge.settings.serve import ServeSettings
 from servers.postgres import FAST, GUARDED, own_postgres
 from servers.process import ServerProcess, free_port, listens, wait_until
@@ -44,11 +44,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OPT = "/opt/oncebridge"
 PIP = re.compile(r"\bpip (--python \S+ )?(install|wheel) ")
 KEY = "a key that nobody guesses"
-SETTINGS = {
-    f"ONCEBRIDGE_{table}{name.upper()}"
-    for table, names in {"": TOP, "RETRY_": RETRY, "SERVE_": SERVE}.items()
-    for name in names
-}
+SETTINGS = {f"{start}{name.upper()}" for table, start in VARIABLES.items() for name in known_settings(table)}
 
 
 def stages():
@@ -391,7 +387,8 @@ def test_no_password_stands_in_the_file():
 
 
 def test_images_are_pinned_and_ours_is_never_fetched():
-    """An image of somebody else's has a version; one that is called like ours and lies elsewhere is not ours."""
+    """An image of others has a version; ours is built here, since one of its name elsewhere is not ours."""
+    assert 0 < len(OURS) < len(SERVICES)
     for name, service in SERVICES.items():
         if name in OURS:
             assert (service["build"], service["pull_policy"]) == (".", "build")
@@ -416,6 +413,8 @@ def test_nothing_starts_before_what_it_needs():
 def test_whatever_is_named_is_there():
     """Volumes, networks, files, settings and commands that services name exist."""
     commands = typer.main.get_command(app).commands
+    assert OURS
+    assert COMPOSE["configs"]
     for name in OURS:
         service = SERVICES[name]
         assert service.get("command", ["serve"])[0] in commands

@@ -24,9 +24,17 @@ from oncebridge.clock import SystemClock
 from oncebridge.errors import OncebridgeError
 from oncebridge.ledgers.grants import Call, Entity, Record, claim_chain, claim_fact, settle_claim
 from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.retry import RetryPolicy
+from oncebridge.settings.reading import declared
+from oncebridge.settings.serve import ServeSettings
+from oncebridge.settings.sinks.bus import BusSettings
+from oncebridge.settings.sinks.queue import QueueSettings
+from oncebridge.settings.sinks.table import TableSettings
+from oncebridge.settings.sinks.webhook import WebhookSettings
 from oncebridge.simulation import simulate
-from oncebridge.sinks import Breakers, Means, make_sink
+from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.telemetry import COLUMNS
+from oncebridge.validation import metadata
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -165,7 +173,9 @@ def test_console_runs(path, tmp_path):
     """The commands of a document, given one after the other, answer what it shows."""
     environment = surroundings(tmp_path)
     for block in blocks(path, "console"):
-        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+        assert parts, f"{path.name}, line {block.line}: shows no command"
+        for part in parts:
             command, _, shown = part.partition("\n")
             ran = subprocess.run(
                 ["sh", "-c", f"{command} 2>&1"],
@@ -192,8 +202,8 @@ def test_settings_files_are_valid(path, tmp_path, monkeypatch):
         loaded, clock = settings.load_settings(file), SystemClock()
         assert loaded != settings.Settings()
         for sink in loaded.sinks:
-            means = Means(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=1)
-            make_sink(sink, means).close()
+            context = SinkContext(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=1)
+            make_sink(sink, context).close()
 
 
 @pytest.mark.parametrize("path", DOCS, ids=named)
@@ -299,17 +309,11 @@ def test_named_files_exist(path):
 def test_named_settings_exist(path):
     """Every environment variable that a document names is read."""
     named_here = set(re.findall(r"ONCEBRIDGE_[A-Z_]+(?![A-Z_*])", read(path)))
-    assert named_here <= {*variables().values(), "ONCEBRIDGE_SECRET", "ONCEBRIDGE_SETTINGS", "ONCEBRIDGE_TEST_SOURCE"}
+    variables = {quoted(row[1])[0] for row in setting_rows()}
+    assert named_here <= {*variables, "ONCEBRIDGE_SECRET", "ONCEBRIDGE_SETTINGS", "ONCEBRIDGE_TEST_SOURCE"}
 
 
 # --- what exists is named -----------------------------------------------------------------------------------
-
-
-def variables() -> dict[str, str]:
-    """Return the environment variable of each setting."""
-    top = {name: f"ONCEBRIDGE_{name.upper()}" for name in settings.TOP}
-    retry = {name: f"ONCEBRIDGE_RETRY_{name.upper()}" for name in settings.RETRY}
-    return top | retry | {name: f"ONCEBRIDGE_SERVE_{name.upper()}" for name in settings.SERVE}
 
 
 def test_every_command_is_in_the_readme():
@@ -318,27 +322,37 @@ def test_every_command_is_in_the_readme():
     assert {name for name, command in commands().items() if not hasattr(command, "commands")} <= shown
 
 
-def as_written(default: object) -> str:
-    """Write a default as a settings file would."""
-    if default is None or default == ():
+def as_written(value: object) -> str:
+    """Write a default or a bound as the table of settings has it."""
+    if value is None or value == ():
         return ""
-    if isinstance(default, bool):
-        return str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, int | float) else f"`{value}`"
+
+
+def setting_rows() -> list[list[str]]:
+    """Return the rows of the table of settings, from their declarations."""
+    rows = []
+    tables: dict[str, Any] = {"": settings.Settings(), "retry": RetryPolicy(), "serve": ServeSettings()}
+    for name, start in settings.VARIABLES.items():
+        for setting, type_ in settings.known_settings(name).items():
+            said = metadata(type_)
+            bounds = [as_written(said[bound]) for bound in ("ge", "le") if bound in said]
+            default = getattr(tables[name], setting, None)
+            place = f"`{setting}` in `[{name}]`" if name else f"`{setting}`"
+            variable = f"`{start}{setting.upper()}`"
+            rows.append([place, variable, as_written(default), " to ".join(bounds), said["description"]])
+    return rows
 
 
 def test_every_setting_is_documented():
-    """The table of settings has each one, with its variable and its default."""
-    rows = {quoted(row[0])[0]: row for row in table(section(SETTINGS, "All of them"))}
-    given = settings.Settings()
-    defaults = {name: getattr(given, name, None) for name in settings.TOP}
-    defaults |= {name: getattr(given.retry, name) for name in settings.RETRY}
-    defaults |= {name: getattr(given.serve, name) for name in settings.SERVE}
-    assert list(rows) == list(defaults)
-    for name, default in defaults.items():
-        _, variable, shown, _ = rows[name]
-        assert variable == f"`{variables()[name]}`"
-        assert shown.strip("`") == as_written(default), name
+    """The table of settings has each one as it is declared; only links are added."""
+    found = [
+        [re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", cell) for cell in row]
+        for row in table(section(SETTINGS, "All of them"))
+    ]
+    assert found == setting_rows()
 
 
 @pytest.mark.parametrize(
@@ -346,10 +360,10 @@ def test_every_setting_is_documented():
     [
         (SETTINGS, "Your own topics", settings.profiles.PROFILE),
         (SETTINGS, "Behind an input transformer", settings.envelope.ENVELOPE),
-        (SINKS, "A webhook", {*settings.sinks.webhook.WEBHOOK, "headers"}),
-        (SINKS, "Another bus", settings.sinks.bus.BUS),
-        (SINKS, "A queue", settings.sinks.queue.QUEUE),
-        (SINKS, "A table", {*settings.sinks.table.TABLE, "database", *("agent", "status", "changed")}),  # and columns
+        (SINKS, "A webhook", declared(WebhookSettings)),
+        (SINKS, "Another bus", declared(BusSettings)),
+        (SINKS, "A queue", declared(QueueSettings)),
+        (SINKS, "A table", {*declared(TableSettings), *("agent", "status", "changed")} - {"columns"}),
     ],
 )
 def test_every_setting_of_a_table_is_shown(path, title, known):

@@ -77,7 +77,6 @@ ORDER = [
     "deadletters",
     "bridge",
     "diagnosis",
-    "service.deadlines",
     "service.request_limits",
     "service.request_batcher",
     "service.events",

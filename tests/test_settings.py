@@ -11,8 +11,11 @@ from oncebridge import Bridge, ConfigurationError, LedgerRefused, MissingExtra, 
 from oncebridge.event import parse
 from oncebridge.identity import identify
 from oncebridge.retry import RetryPolicy
-from oncebridge.settings import load_settings
+from oncebridge.settings import VARIABLES, known_settings, load_settings
+from oncebridge.settings.serve import ServeSettings
+from oncebridge.settings.sinks.sink import SinkSettings
 from oncebridge.topics import Kind, Profile, Profiles, plain
+from oncebridge.validation import metadata, required_type, without_metadata
 from payloads import ACW, TIME_MS, call_status, envelope, in_envelope, iso
 
 SECRET = "correct-horse-battery-staple"
@@ -111,6 +114,49 @@ def test_values_have_their_types(monkeypatch, settings_file):
         int,
         float,
     ]
+
+
+BOUNDED = [
+    (name, bound)
+    for table in VARIABLES
+    for name, type_ in known_settings(table).items()
+    for bound in ("ge", "le")
+    if bound in metadata(type_)
+]
+
+
+@pytest.mark.parametrize(("name", "bound"), BOUNDED)
+def test_bounds_hold(name, bound):
+    """A setting may be as small and as large as its declaration says, and an error for anything beyond names both."""
+    said = next(metadata(known_settings(table)[name]) for table in VARIABLES if name in known_settings(table))
+    load_settings(**{name: said[bound]})
+    beyond = said[bound] + (1 if bound == "le" else -1)
+    assert f"from {said['ge']:.12g} to {said['le']:.12g}, got {beyond!r}" in refusal(**{name: beyond})
+
+
+def test_every_number_has_bounds():
+    """No number can be so large that it breaks a sum, or so small that it makes no sense."""
+    numbers = {name for table in VARIABLES for name, type_ in known_settings(table).items() if is_number(type_)}
+    assert {name for name, bound in BOUNDED if bound == "ge"} == numbers == {name for name, _ in BOUNDED}
+    assert "lease_seconds" in numbers
+
+
+def is_number(type_):
+    """Tell whether a setting is a number."""
+    return without_metadata(required_type(type_)) in (int, float)
+
+
+@pytest.mark.parametrize("kind", [Settings, RetryPolicy, ServeSettings, *SinkSettings.__subclasses__()])
+def test_types_of_settings_are_not_read_from_text(kind):
+    """A program that starts reads the types of settings as objects: to evaluate texts would take it 2 ms."""
+    assert not [name for name, type_ in kind.__annotations__.items() if isinstance(type_, str)]
+
+
+@pytest.mark.parametrize("text", ["4", " 4 ", "4\r", "4.0"])
+def test_numbers_in_the_environment(text, monkeypatch):
+    """White space around a number does not matter: files of variables may end their lines as Windows does."""
+    monkeypatch.setenv("ONCEBRIDGE_CONCURRENCY", text)
+    assert load_settings().concurrency == 4
 
 
 def test_empty_variable_is_not_set(monkeypatch):

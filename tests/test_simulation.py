@@ -36,7 +36,8 @@ def road_with(**faults):
 
 def run(conversations=40, seed=5, **faults):
     """Simulate with these faults alone; return each delivery with its parsed line."""
-    deliveries = simulate(conversations, seed, road=road_with(**faults))
+    deliveries = list(simulate(conversations, seed, road=road_with(**faults)))
+    assert deliveries
     return [(delivery, None if delivery.id is None else json.loads(delivery.raw)) for delivery in deliveries]
 
 
@@ -225,6 +226,7 @@ def test_truth_agrees_with_what_the_lines_say(seed):
         else:
             assert delivery.verdict == ("redelivery" if delivery.id == first[event] else "republish")
             assert delivery.of == first[event]
+    assert 0 < len(first) < n
 
 
 def test_truth_line():
@@ -247,7 +249,9 @@ def test_refuses_what_cannot_be():
 def test_lines_are_eventbridge_envelopes():
     """Every line is an envelope around Genesys' detail, its time the publish time in whole seconds."""
     sources = re.compile(r"aws\.partner/genesys\.com/cloud/[0-9a-f-]{36}/[a-z0-9-]+")
-    for delivery in simulate(50, 4):
+    deliveries = list(simulate(50, 4))
+    assert len(deliveries) > 50
+    for delivery in deliveries:
         line = strictly(delivery.raw)
         detail = line["detail"]
         assert b"\n" not in delivery.raw
@@ -324,6 +328,7 @@ def test_activities_can_be_compared():
         if line["detail-type"].endswith(".activity"):
             its = body["routingStatus"]["startTime"], body["presence"]["modifiedDate"], body["dateActiveQueuesChanged"]
             times[body["id"]].add(its)
+    assert max(map(len, times.values())) > 1
     for of_agent in times.values():
         ordered = sorted(of_agent)
         for earlier, later in pairwise(ordered):
@@ -428,6 +433,7 @@ def test_conflict():
         for delivery, line in run(conflict=1)
         if line["detail-type"].startswith("v2.audits.")
     ]
+    assert audits
     by_id = defaultdict(list)
     for delivery, body in audits:
         by_id[body["id"]].append((delivery.verdict, body))

@@ -25,7 +25,7 @@ from oncebridge.ledgers.protocol import MayBecomeAnother
 from oncebridge.settings import Settings, load_settings
 from oncebridge.settings.secrets import is_reference, read_reference
 from oncebridge.settings.sinks.webhook import downstream_sink
-from oncebridge.sinks import Breakers, Means, make_sink
+from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.sources.lambda_handler import answer
 from oncebridge.telemetry import Books, Telemetry
@@ -91,7 +91,8 @@ class Bridge:
         self._profiles = Profiles(settings.profiles)
         #: By name; the one of `downstream_url` has none.
         self.sinks: dict[str, Sink] = {}
-        self._means = Means(
+        #: For sinks, and for what sends dead letters on.
+        self.sink_context = SinkContext(
             clock=self._clock,
             breakers=Breakers(self._clock, self.telemetry.warn),
             ledger=self.ledger,
@@ -166,7 +167,7 @@ class Bridge:
         check_transaction(handler, self.ledger)
 
     def _add_sink(self, settings: SinkSettings) -> None:
-        sink = make_sink(settings, self._means)
+        sink = make_sink(settings, self.sink_context)
         self.sinks[settings.name] = sink
         for topic in settings.topics:
             self.handlers.add(topic, sink, name=settings.name)
@@ -299,7 +300,7 @@ class Bridge:
             breaker=self._breaker,
             stopping=self.stopping,
             on_unhandled=self._unhandled,
-            copiers=make_copiers(self.settings),
+            copiers=make_copiers(self.settings, self.sink_context),
         )
 
     def stop(self) -> None:

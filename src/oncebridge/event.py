@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -13,7 +14,7 @@ from oncebridge.errors import Unreadable
 from oncebridge.strict_json import as_bytes, check_size, read_record, read_tree, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 #: Characters that a topic, a source, an id or a time may have: what EventBridge allows a source, and more than it
 #: allows anything else. They are kept in ledgers and in memory, so they must have an end.
@@ -102,7 +103,7 @@ _USUAL: Final = msgspec.json.Decoder(_UsualDelivery)
 
 
 #: Turns an object that is no envelope into one: what an input transformer made of it is known from settings.
-Reshape: TypeAlias = "Callable[[dict[str, Any]], dict[str, Any]]"
+Reshape: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape: Reshape | None = None) -> Event:

@@ -5,7 +5,6 @@ Genesys adds topics now and then, so what is not in this list may be right: that
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -306,6 +305,8 @@ def _fits(part: str, there: str) -> bool:
 
 
 def _most_alike(written: str, topics: Iterable[str]) -> str | None:
+    import difflib  # only for a warning: programs start without it
+
     by_lower = {topic.lower(): topic for topic in topics}
     found = difflib.get_close_matches(written, by_lower, n=1, cutoff=_ALIKE)
     return by_lower[found[0]] if found else None

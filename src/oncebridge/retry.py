@@ -1,10 +1,10 @@
 """The one retry policy: capped exponential backoff with full jitter."""
 
-from __future__ import annotations
-
 import random
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 _jitter = random.Random()
 
@@ -12,9 +12,12 @@ _jitter = random.Random()
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often an event is tried, and how long to wait in between."""
 
-    attempts: int = 10
-    base_seconds: float = 0.1
-    cap_seconds: float = 30.0
+    attempts: Annotated[int, Meta(ge=1, le=1000, description="tries before a dead letter")] = 10
+    base_seconds: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="longest wait after the first try; it doubles, and chance picks below it"),
+    ] = 0.1
+    cap_seconds: Annotated[float, Meta(ge=0, le=86_400, description="longest wait of all")] = 30.0
 
     def is_last(self, attempt: int) -> bool:
         """Tell whether no attempt may follow this one."""

@@ -782,4 +782,5 @@ def test_the_template_can_be_read():
 
     Loader.add_multi_constructor("!", lambda *_: None)
     yaml.load(TEXT, Loader)
+    assert [key for keys in seen for key in keys if key == "Resources"] == ["Resources"]
     assert all(len(keys) == len(set(keys)) for keys in seen)

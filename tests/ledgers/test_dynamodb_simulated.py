@@ -258,6 +258,7 @@ def test_the_story_has_an_end():
 def test_trouble_with_any_one_request_changes_nothing(make, after):
     """Whichever request is refused or its reply lost, the worker is told the same, and the table is the same."""
     told, calm = told_with(lambda number, operation, after: None)
+    assert calm.requests
     for number in range(1, len(calm.requests) + 1):
         told, server = told_with(once(number, make, after=after))
         assert told == EXPECTED, f"request {number} of {len(calm.requests)}"
@@ -272,6 +273,7 @@ class Died(BaseException):
 def test_death_at_any_request_loses_nothing(after):
     """Wherever a worker dies, what is there can be read and is whole, and another gets the event done."""
     _, calm = told_with(lambda number, operation, after: None)
+    assert calm.requests
     for number in range(1, len(calm.requests) + 1):
         server, clock = SimulatedDynamoDB(), ManualClock()
         OnSimulation(server).migrate()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Answered(NamedTuple):
-    """What was answered."""
+    """An answer."""
 
     status: int
     headers: dict[str, str]

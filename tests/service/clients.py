@@ -40,19 +40,19 @@ class Desk:
         return self.client.post(path, fields, **({} if call is None else {"Idempotency_Key": call}))
 
     def claim(self, event: Any, *, call: str | None = None, lease_seconds: float = LONG_S, **fields: Any) -> Any:
-        """Claim, and return what was answered."""
+        """Claim an event, and return the answer."""
         answered = self.send("/claims", call, event=event, lease_seconds=lease_seconds, **fields)
         assert answered.status == 200, answered
         return answered.json
 
     def extend(self, claimed: Any, seconds: float | None = None) -> bool:
-        """Extend what was claimed, and return whether that was accepted."""
+        """Extend a claim, and return whether that was accepted."""
         answered = self.send("/claims/extend", claim=claimed["claim"], lease_seconds=seconds)
         assert answered.status == 200, answered
         return answered.json["ok"]
 
     def settle(self, claimed: Any, outcome: str, event: Any = None, **fields: Any) -> Any:
-        """Settle what was claimed; return how it ended, or None where that was not accepted."""
+        """Settle a claim; return its outcome, or None if that was not accepted."""
         more = fields if event is None else {**fields, "event": event}
         answered = self.send("/claims/settle", claim=claimed["claim"], outcome=outcome, **more)
         assert answered.status == 200, answered
@@ -75,7 +75,7 @@ class Place:
         self._desks: list[Desk] = []
 
     def desk(self, ledger: Any = None, handle: Callable[[Bridge], None] | None = None, **settings: Any) -> Desk:
-        """Start a worker; unless set, who finds something busy is told so at once, and there is time for all else."""
+        """Start a worker; unless set, it does not wait for busy events, and has time enough for everything else."""
         bridge = Bridge(
             ledger or self._new_ledger(),
             settings=Settings(**{"busy_wait_seconds": 0, "serve": PATIENT, **settings}),

@@ -22,10 +22,10 @@ SERVE = {"answer_within_seconds": PATIENCE_SECONDS, "read_within_seconds": PATIE
 
 
 class Gate:
-    """Holds up whoever comes to it, until it is opened."""
+    """Blocks every caller until it is opened."""
 
     def __init__(self):
-        """Start closed, with nobody in front."""
+        """Start closed."""
         self._open = threading.Event()
         self.reached = threading.Semaphore(0)
 
@@ -35,7 +35,7 @@ class Gate:
         assert self._open.wait(PATIENCE_SECONDS)
 
     def open(self):
-        """Let everybody through from now on."""
+        """Let all callers through from now on."""
         self._open.set()
 
     def wait_for_somebody(self):
@@ -147,14 +147,14 @@ class Service(Client):
         return Answered(start["status"], headers, body["body"]), sum(1 for _ in coming)
 
     def become_quick(self):
-        """Let the service see that its handlers are quick, so that it puts requests together."""
+        """Send quick events until the service batches requests."""
         self.event(*[next(self._numbers) for _ in range(MANY)])
 
     # --- what became of it --------------------------------------------------------------------------
 
     @property
     def books(self):
-        """The columns of the books that are not nought; they balance."""
+        """The columns of the books that are not 0; they balance."""
         books = self.bridge.books.as_dict()
         assert books.pop("balanced")
         return {column: count for column, count in books.items() if count}

@@ -1,4 +1,4 @@
-"""Claims over HTTP keep the ledger's rules, on every kind of ledger, whatever their clients do."""
+"""Claims over HTTP keep the ledger's rules on every kind of ledger, however their clients behave."""
 
 from collections import Counter
 
@@ -91,7 +91,7 @@ def test_names_have_claims_of_their_own(desk):
 
 @pytest.mark.parametrize("event", [fact(), presence("BUSY", modified_ms=TIME_MS)], ids=["fact", "state"])
 def test_a_late_worker_changes_nothing(place, event):
-    """Once a lease is over another takes over with a higher token; whatever the first says then is not accepted."""
+    """After its lease another client takes over with a higher token, and the first one's requests are refused."""
     late, quick = place.desk(), place.desk()
     first = late.claim(event, lease_seconds=BRIEF_S)
     second = place.after_the_lease(lambda: quick.claim(event))
@@ -117,7 +117,7 @@ def test_a_client_that_does_not_look_at_ok_harms_nobody_else(place):
 
 
 def test_who_is_late_but_alone_still_settles(place, desk):
-    """A claim that ran out and that nobody took over is still in force."""
+    """A claim that ran out is in force until another client takes over."""
     claimed = desk.claim(fact(), lease_seconds=BRIEF_S)
     if place.clock is not None:
         place.clock.advance(1)
@@ -137,7 +137,7 @@ def test_an_extended_claim_is_not_taken_over(place, desk):
 
 
 def test_a_settle_may_be_repeated(desk):
-    """Whoever finds the outcome that was asked for is told ok; another outcome is refused; books count it once."""
+    """The same outcome again is answered with ok, another one is refused, and the books count it once."""
     claimed = desk.claim(fact())
     assert [desk.settle(claimed, "done") for _ in range(3)] == ["done"] * 3
     assert desk.settle(claimed, "release") is None
@@ -146,7 +146,7 @@ def test_a_settle_may_be_repeated(desk):
 
 
 def test_a_call_whose_answer_was_lost_gets_the_same_claim(desk):
-    """The same call again raises neither token nor attempt; without its key it is somebody else's."""
+    """A repeated call with its key raises neither token nor attempt; without the key it finds the event busy."""
     first = desk.claim(fact(), call="a random text")
     again = desk.claim(fact(), call="a random text")
     assert [again[name] for name in ("verdict", "token", "attempt")] == ["fresh", first["token"], 1]
@@ -235,7 +235,7 @@ def test_dead_needs_no_second_attempt(desk):
 
 
 def test_an_event_that_its_clients_die_of_is_buried(place):
-    """Once as many claims ran out as there are attempts, nobody gets it any more."""
+    """After as many claims as there are attempts have run out, no client gets the event any more."""
     desk = place.desk(retry=RetryPolicy(attempts=2))
     desk.claim(fact(), lease_seconds=BRIEF_S)
     place.after_the_lease(lambda: desk.claim(fact(), lease_seconds=BRIEF_S))

@@ -1,4 +1,4 @@
-"""What clients do with claims is told as the flow tells of its own handlers: in logs, metrics and books."""
+"""Claims of clients are in logs, metrics and books like those of the service's own handlers."""
 
 import logging
 
@@ -30,7 +30,7 @@ def desk(place, moves):
 
 
 def told(moves):
-    """Return what was told, in short."""
+    """Return the moves, in short."""
     return [(move.move, str(move.verdict), move.outcome, move.handler, move.attempt) for move in moves]
 
 
@@ -110,7 +110,7 @@ def test_a_claim_that_is_never_settled_stays_retrying(desk):
 
 
 def test_only_the_last_ends_are_remembered(desk, monkeypatch):
-    """That a settle came twice is known for a while: what is kept does not grow."""
+    """The memory of settled claims is bounded, and a claim that is settled twice at once is counted once."""
     monkeypatch.setattr(lending, "REMEMBERED_MAX", 3)
     for number in range(6):
         event = envelope(ACW, {"eventTime": TIME_MS + number})

@@ -1,4 +1,4 @@
-"""Whatever fails between client, service and ledger: nothing is lost, and whoever is told 503 sends the same again."""
+"""Failures between client, service and ledger lose nothing: a client that gets 503 sends the same request again."""
 
 import asyncio
 import threading
@@ -81,7 +81,7 @@ def test_a_short_outage_is_not_noticed(place, verb, after):
 
 
 def test_a_lost_settle_is_settled_again(place):
-    """A client that was told 503 sends the same once more, and is told ok."""
+    """A client that got 503 sends the same request again, and gets ok."""
     ledger = faulty(place.new_ledger(), *(Fault("settle", call=call, after=True) for call in (1, 2, 3)))
     desk = place.desk(ledger)
     claimed = desk.claim(EVENT)
@@ -100,7 +100,7 @@ def test_without_the_ledgers_secret_no_claim_is_believed(place):
 
 
 class Copies:
-    """Takes copies of dead letters, unless told to fail."""
+    """Takes copies of dead letters, or fails."""
 
     def __init__(self):
         """Take them."""
@@ -119,12 +119,12 @@ def copies(monkeypatch):
     """Send dead letters on to a list."""
     found = Copies()
     copier = Handler(pattern="*", function=found, name="dead letters to the queue", persistent=True)
-    monkeypatch.setattr(oncebridge.bridge, "make_copiers", lambda settings: (copier,))
+    monkeypatch.setattr(oncebridge.bridge, "make_copiers", lambda *_: (copier,))
     return found
 
 
 def test_a_dead_letter_is_sent_on_before_ok_is_said(place, copies):
-    """Where it cannot be sent, the client is told to settle again; then it is sent once."""
+    """While it cannot be sent the client gets 503 and settles again; in the end it is sent once."""
     desk = place.desk()
     claimed = desk.claim(EVENT, handler="desktop")
     copies.fails = True
@@ -173,7 +173,7 @@ class Slow(MemoryLedger):
     """A ledger that grants claims, but answers only when it may."""
 
     def __init__(self, clock):
-        """Let nothing go on yet."""
+        """Hold back every answer."""
         super().__init__(clock)
         self.may_go_on = threading.Event()
         self.granted = 0
@@ -187,7 +187,7 @@ class Slow(MemoryLedger):
 
 
 def test_a_claim_that_comes_too_late_is_given_back(place):
-    """Its client was told 503 meanwhile, so nobody would ever settle it."""
+    """Its client has got 503, so it would never be settled."""
     ledger = Slow(place.clock)
     desk = place.desk(ledger, serve=replace(PATIENT, answer_within_seconds=0.1))
     answered = desk.send("/claims", event=EVENT, lease_seconds=600)
@@ -198,7 +198,7 @@ def test_a_claim_that_comes_too_late_is_given_back(place):
 
 
 class Gone:
-    """A client that goes away: when it is told so, or once its answer comes."""
+    """A client that disconnects, on command or when its answer comes."""
 
     def __init__(self, event, *, hears=False):
         """Ask for an event."""
@@ -227,7 +227,7 @@ class Gone:
 
 
 def test_a_claim_whose_answer_could_not_be_sent_is_given_back(place):
-    """The event is not held back for a lease that nobody knows of."""
+    """The event does not wait for the lease of a claim that no client knows of."""
     desk = place.desk()
     asyncio.run(Gone(EVENT).ask(make_application(desk.bridge)))
     assert desk.claim(EVENT)["verdict"] == "fresh"
@@ -289,7 +289,7 @@ def test_what_is_busy_is_waited_for(place):
 
 
 def test_what_stays_busy_is_answered_within_the_time_of_a_request(place, monkeypatch):
-    """Busy is said before the service would have to give up; the client knows when to come again."""
+    """The answer is busy before the request would time out, and says when to ask again."""
     monkeypatch.setattr(claims, "WAITING_SHARE", 0.01)  # the rest is for a machine that is busy itself
     desk = place.desk(busy_wait_seconds=3600, serve=PATIENT)
     desk.claim(EVENT)
@@ -299,7 +299,7 @@ def test_what_stays_busy_is_answered_within_the_time_of_a_request(place, monkeyp
 
 
 def test_a_service_that_stops_lends_nothing_more(place):
-    """What was lent before may still be settled there."""
+    """Earlier claims may still be settled there."""
     desk = place.desk()
     claimed = desk.claim(EVENT)
     desk.bridge.stop()

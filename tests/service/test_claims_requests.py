@@ -1,4 +1,4 @@
-"""What is asked about claims is read strictly; what is wrong is told, and changes nothing."""
+"""Requests about claims are read strictly; a wrong one is answered with its fault, and changes nothing."""
 
 import base64
 import json
@@ -89,7 +89,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("path", "tree", "detail"), WRONG)
 def test_a_wrong_request_is_told_what_is_wrong(desk, path, tree, detail):
-    """The field, what was expected, and the fix; nothing is claimed or kept, and it is no delivery."""
+    """The answer names the field, the expected value and the fix; nothing is claimed, kept or counted."""
     answered = desk.client.post(path, tree)
     assert answered.status == 400
     assert answered.headers["content-type"] == "application/problem+json"
@@ -112,7 +112,7 @@ def test_a_field_that_cannot_be_parsed_is_named(desk, value):
     [b"", b"{", b'{"event":}', b"\xff\xfe{}", b'{"claim":"\xff"}', b"null", b'{"event":' + b"[" * 100_000, b"\0"],
 )
 def test_what_is_no_json_is_refused(desk, path, body):
-    """Whatever comes, the answer is a problem document."""
+    """A body that is not JSON is answered with a problem document."""
     answered = desk.client.post(path, raw=body)
     assert answered.status == 400
     assert set(answered.json) == {"title", "status", "detail"}
@@ -129,14 +129,14 @@ def test_what_is_no_json_is_refused(desk, path, body):
     ],
 )
 def test_a_field_stands_once(desk, body):
-    """Whoever checks requests on the way must not see another event, or another name, than the one that counts."""
+    """A proxy that checks requests must not see another event, or another name, than the service reads."""
     answered = desk.client.post("/claims", raw=body)
     assert (answered.status, "twice" in answered.json["detail"]) == (400, True)
     assert counts(desk) == {}
 
 
 def test_a_name_from_outside_does_not_flood_the_answer(desk):
-    """What is shown of an unknown field is short and printable."""
+    """The name of an unknown field is shown in part, and printable."""
     answered = desk.client.post("/claims", {"event": EVENT, "\r\nx" * 10_000: 1})
     assert answered.status == 400
     assert len(answered.body) < 200
@@ -187,13 +187,13 @@ def test_only_who_knows_a_key_may_ask(place, path):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
 def test_claims_are_posted(desk, path, method):
-    """Any other method is told which one to use."""
+    """The answer to any other method names the right one."""
     answered = desk.client.send(method, path)
     assert (answered.status, answered.headers["allow"]) == (405, "POST")
 
 
 def test_a_body_has_a_limit(place):
-    """What is larger is not read."""
+    """A larger body is not read."""
     desk = place.desk(serve=ServeSettings(body_bytes_max=500))
     assert desk.client.post("/claims", {"event": envelope(ACW, {"note": "x" * 500})}).status == 413
 
@@ -233,7 +233,7 @@ def test_a_name_that_this_service_has_itself_is_refused(place):
     ],
 )
 def test_what_is_unreadable_is_kept_as_a_dead_letter(desk, event, kept, reason):
-    """It is answered with 400, so that nobody sends it again, and kept byte for byte, however often it comes."""
+    """The answer is 400, so that it is not sent again, and it is kept byte for byte, however often it arrives."""
     for _ in range(2):
         answered = desk.send("/claims", event=event)
         assert (answered.status, answered.json["detail"]) == (400, f"event: kept as a dead letter, {reason}")
@@ -258,7 +258,7 @@ def test_what_is_unreadable_is_kept_as_a_dead_letter(desk, event, kept, reason):
     ],
 )
 def test_an_object_is_read_as_strictly_as_ever(desk, event):
-    """That it stands in a request makes nothing of it more lenient: what is ambiguous is a dead letter."""
+    """An ambiguous event within a request becomes a dead letter, as it does on every other way in."""
     answered = desk.client.post("/claims", raw=b'{"handler": "desktop", "event": ' + event + b' , "lease_seconds": 5}')
     assert answered.status == 400
     assert letter_of(desk, event).raw == event
@@ -275,7 +275,7 @@ def test_who_may_not_come_in_may_not_claim(place):
 
 
 def test_a_delivery_may_be_wrapped(desk):
-    """An object, a text, or one message in whatever AWS puts around it: it is the same event."""
+    """An object, a text, or one message as AWS wraps it: each is the same event."""
     first = desk.claim(EVENT)
     assert desk.settle(first, "done") == "done"
     for event in (raw(EVENT).decode(), [EVENT], sqs_event(raw(EVENT)), json.dumps(sqs_event(raw(EVENT)))):
@@ -353,7 +353,7 @@ def _texts(tree):
 
 
 def test_the_event_must_be_the_one_that_was_claimed(desk):
-    """Otherwise somebody's retry would bury another event; the same in another envelope will do."""
+    """A retry must not bury another event; the same event in another envelope is accepted."""
     claimed = desk.claim(EVENT)
     for event in (envelope(ACW, {"eventTime": TIME_MS + 1}), "no event", presence("BUSY")):
         answered = desk.send("/claims/settle", claim=claimed["claim"], outcome="dead", event=event)
@@ -404,6 +404,6 @@ def test_a_key_for_ever_does_not_hide_attempts(place, desk):
 
 
 def test_keys_are_texts_like_those_of_handlers(desk):
-    """What is answered as the key is what `find` and `dead show` take."""
+    """`find` and `dead show` take the key of the answer."""
     claimed = desk.claim(EVENT)
     assert key_text(key_bytes(claimed["key"])) == claimed["key"]

@@ -1,14 +1,18 @@
-"""Events over HTTP: what is answered, who may come in, and how much a request may bring."""
+"""Events over HTTP: answers, keys, and the limits of a request."""
 
+import asyncio
+import gc
 import json
+import weakref
 
 import pytest
 
 from lambda_function import Function, fact, text
-from oncebridge import LedgerUnavailable, PermanentError, RetryLater
+from oncebridge import LedgerUnavailable, PermanentError, RetryLater, Settings
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.service import request_limits
+from oncebridge.service import request_batcher, request_limits
+from oncebridge.settings.serve import ServeSettings
 from oncebridge.sources.http_reply import METHODS
 from oncebridge.telemetry import COLUMNS
 from oncebridge.testing.faults import Fault, faulty
@@ -70,7 +74,7 @@ def test_what_was_done_is_told_in_the_columns_of_the_books(service):
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_the_service_answers_as_lambda_does(service, body):
-    """Whoever moves from a function URL to the service, or back, is told the same."""
+    """A function URL and the service give the same answers."""
     acts = {7: RuntimeError(), 8: RetryLater(after_seconds=42), 9: PermanentError()}
     service.does |= acts
     with Function() as function:
@@ -103,7 +107,7 @@ def test_other_methods_are_not_for_events(service, method):
 
 
 def test_without_a_handler_events_have_to_come_again():
-    """With 200 the event would be lost, with 404 dropped: the sender keeps it until somebody has set things right."""
+    """With 200 the event would be lost, with 404 dropped; with 503 its sender keeps it until a handler is set."""
     with Service(handled=False) as service:
         answered = service.event(1)
         assert answered.status == 503
@@ -163,7 +167,7 @@ def test_metrics_need_a_key_and_health_does_not():
 
 @pytest.mark.parametrize("path", ["/", "/event", "/events/", "/EVENTS", "//events", "/events/..", "/metrics", "/%00"])
 def test_what_is_not_there_is_told_as_a_problem(service, path):
-    """No path is guessed, and nobody is sent elsewhere: senders of events do not follow."""
+    """No path is guessed and none redirected: senders of events do not follow."""
     answered = service.send("POST", path, text(1).encode())
     assert answered.status == (405 if path == "/metrics" else 404)
     problem(answered)
@@ -209,13 +213,53 @@ def test_a_body_in_many_parts_is_put_together(service):
 
 
 def test_a_body_that_does_not_arrive_has_to_come_again():
-    """A slow sender is told to repeat, not that it did wrong: else an event of a busy network would be dropped."""
+    """A slow sender gets 503, not 400: otherwise an event would be dropped because its network was busy."""
     with Service(serve={"read_within_seconds": 0.1}) as service:
         answered, _ = service.dribble([text(1).encode()[:-1]]).result(PATIENCE_SECONDS)
         assert answered.status == 503
         assert answered.headers["retry-after"] == "1"
         assert closes(answered)
         assert service.books == {}
+
+
+def test_a_request_that_is_cancelled_is_not_taken_for_a_slow_one():
+    """A server cancels the request of a client that has gone: its bytes are released, and nothing is answered."""
+
+    async def main():
+        limits = request_limits.RequestLimits(Settings(serve=ServeSettings(body_bytes_max=10)))
+        arrived = asyncio.Event()
+        parts = iter([{"type": "http.request", "body": b"half", "more_body": True}])
+
+        async def receive():
+            for part in parts:
+                return part
+            arrived.set()
+            return await asyncio.Future()
+
+        reading = asyncio.ensure_future(limits.read({"headers": []}, receive))
+        await arrived.wait()
+        held = limits._held_bytes
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        return held, limits._held_bytes
+
+    assert asyncio.run(main()) == (4, 0)
+
+
+def test_a_request_is_forgotten_once_it_is_answered(service, monkeypatch):
+    """Its timers hold on to nothing until its time would have been over, which may be a minute of requests."""
+    start, replies = request_batcher.RequestBatcher.start, []
+
+    def noted(batcher):
+        request = start(batcher)
+        replies.append(weakref.ref(request.reply))
+        return request
+
+    monkeypatch.setattr(request_batcher.RequestBatcher, "start", noted)
+    assert {service.event(number).status for number in range(5)} == {200}
+    assert len(replies) == 5
+    wait_until(lambda: gc.collect() >= 0 and not any(reply() for reply in replies), "the requests to be forgotten")
 
 
 def test_bodies_of_all_requests_together_are_bounded(monkeypatch):
@@ -230,7 +274,7 @@ def test_bodies_of_all_requests_together_are_bounded(monkeypatch):
 
 
 def test_what_becomes_too_much_is_refused_at_once(monkeypatch):
-    """Whoever comes when too much is held already is not read any further."""
+    """A request that arrives when too many bytes are held is not read any further."""
     monkeypatch.setattr(request_limits, "HELD_BYTES_MIN", 0)
     monkeypatch.setattr(request_limits, "LARGEST_BODIES", 1)
     with Service(serve={"body_bytes_max": 10_000}) as service:
@@ -258,7 +302,7 @@ def test_a_large_body_is_taken_apart_as_well(service):
 
 
 def test_a_ledger_out_of_reach_is_no_reason_not_to_start():
-    """Requests are told to come again until it is back, and nobody has to start the service once more."""
+    """Requests get 503 until the ledger is back, and the service need not be restarted."""
     ledger = faulty(MemoryLedger(), Fault("open", call=1))
     with Service(ledger) as service:
         assert service.event(1).status == 200
@@ -280,7 +324,7 @@ def test_a_ledger_that_refuses_is_one():
 
 
 def test_a_stop_lets_running_work_finish_and_answers_what_waits():
-    """What runs takes effect and is told so; what waits comes again; the ledger is let go of after that."""
+    """Running requests finish with 200, waiting ones get 503, and the ledger is closed after that."""
     ledger = faulty(MemoryLedger())
     gate = Gate()
     with Service(ledger, concurrency=2) as service:
@@ -307,7 +351,7 @@ def test_a_stop_lets_running_work_finish_and_answers_what_waits():
 
 
 def test_the_unreadable_ones_of_a_request_are_one_letter():
-    """However many there are, and whatever comes at the same time: each request leaves one."""
+    """Each request leaves one dead letter, however many unreadable deliveries it has and also beside other requests."""
     with Service() as service:
         bodies = [json.dumps([{"request": request, "n": n} for n in range(200)]) for request in range(3)]
         got = answers([service.events(body) for body in bodies])
@@ -320,7 +364,7 @@ def test_the_unreadable_ones_of_a_request_are_one_letter():
 
 
 def test_nothing_that_was_sent_is_logged_or_told(caplog):
-    """Keys, bodies and headers are in no log line and in no answer, whatever goes wrong."""
+    """Keys, bodies and headers are in no log line and in no answer, also when something fails."""
     caplog.set_level("DEBUG")
 
     def fail():

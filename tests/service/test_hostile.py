@@ -1,4 +1,4 @@
-"""Whatever is sent to its socket, the service stays up, waits for nobody for ever, and does what it was asked once."""
+"""Hostile input to its socket neither stops nor blocks the service, and every event takes effect once."""
 
 import itertools
 import os
@@ -138,7 +138,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def stays_well(server):
-    """After whatever a test did, the service takes an event, and its log tells of no surprise."""
+    """After each test the service takes an event, and its log has nothing unexpected."""
     yield
     assert status(server.talk(request(text(next(NUMBERS)).encode()))) == 200
     log = server.log.read_text()
@@ -162,13 +162,13 @@ def test_headers_that_never_end_are_not_waited_for(server):
 
 
 def test_headers_that_are_huge_are_not_kept(server):
-    """The connection is closed, or told so, before they fill the memory."""
+    """The connection is closed, or answered with an error, before they fill the memory."""
     answered = server.talk(b"POST /events HTTP/1.1\r\nHost: test\r\nX: ", *[b"a" * 1_000_000] * 40)
     assert answered == b"" or 400 <= status(answered) < 500
 
 
 def test_a_body_that_never_ends_is_not_waited_for(server):
-    """Its sender is told to come again, and the connection is closed."""
+    """Its sender gets 503, and the connection is closed."""
     answered = server.talk(request(b"{", length=100))
     assert status(answered) == 503
     assert b"retry-after: 1\r\n" in answered.lower()
@@ -200,7 +200,7 @@ def test_a_body_that_says_it_is_huge_is_not_waited_for(server):
 
 @pytest.mark.parametrize("key", [None, "wrong", "", KEY + "x"])
 def test_without_a_key_no_body_is_waited_for(server, key):
-    """Whoever knows none is told so at once, and every one the same."""
+    """A request without a valid key gets 401 at once, always the same."""
     answered = server.talk(request(b"{", key=key, length=100))
     assert status(answered) == 401
     assert answered.partition(b"\r\n\r\n")[2] == server.talk(request(b"", key=None)).partition(b"\r\n\r\n")[2]
@@ -208,7 +208,7 @@ def test_without_a_key_no_body_is_waited_for(server, key):
 
 @pytest.mark.parametrize("length", ["-1", "1, 2", "0x10", "1e3", "9" * 5000, "", "+5", "5\r\nContent-Length: 7"])
 def test_a_length_that_is_none_is_refused(server, length):
-    """Nobody guesses where a request ends."""
+    """The end of a request is never guessed."""
     before = len(server.effects)
     answered = server.talk(request(text(2).encode(), length=length))
     assert answered == b"" or status(answered) in (400, 413, 503)
@@ -237,7 +237,7 @@ def test_headers_with_odd_characters_do_no_harm(server, header):
 
 @pytest.mark.parametrize("path", ["/%ff", "/..%2f", "/%00", "//", "*", "/events?x=\x7f", "http://elsewhere/events"])
 def test_odd_paths_do_no_harm(server, path):
-    """What is not there is not there."""
+    """A path that is no route is refused."""
     answered = server.talk(request(b"", path=path))
     assert answered == b"" or 400 <= status(answered) < 500
 
@@ -263,7 +263,7 @@ def test_a_sender_that_asks_first_is_told_to_go_on(server):
 
 
 def test_a_sender_that_goes_away_has_brought_its_event(server):
-    """What was read takes effect, and is a duplicate when its sender comes again."""
+    """A request that was read takes effect, and is a duplicate when its sender retries."""
     number = 6
     (server.directory / "wait").write_text(str(TIME_MS + number))
     with closing(server.connect()) as connection:
@@ -288,7 +288,7 @@ TOO_MANY = {
 
 @pytest.mark.parametrize("body", TOO_MANY.values(), ids=TOO_MANY)
 def test_a_request_holds_a_bounded_number_of_deliveries(server, body):
-    """One that holds more is told so, and nothing of it is processed or kept."""
+    """A request with more deliveries gets 413, and nothing of it is processed or kept."""
     before = len(server.effects)
     answered = server.talk(request(body))
     assert status(answered) == 413
@@ -365,7 +365,7 @@ def answers(server, address):
 
 @pytest.mark.parametrize("sent", [LARGE * 20, HEALTH.replace(b"close", b"keep-alive") * 200, b"G"])
 def test_connections_that_read_nothing_keep_nobody_out(server, sent):
-    """Others are answered, at the same address too, and answers that nobody takes are not kept for ever."""
+    """Other clients are answered, also from the same address, and unread answers are dropped in time."""
     with Crowd(server, MANY, sent) as crowd:
         wait_until(lambda: answers(server, "127.0.0.2"), "another address is answered", 10)
         wait_until(lambda: answers(server, "127.0.0.1"), "the same address is answered", 10)
@@ -373,7 +373,7 @@ def test_connections_that_read_nothing_keep_nobody_out(server, sent):
 
 
 def test_a_client_that_takes_its_answers_is_left_alone(server):
-    """However long it goes on: only what is not taken has a deadline."""
+    """A client that keeps reading has no deadline, however long it takes."""
     with server.connect() as connection, connection.makefile("rb") as answered:
         for _ in range(40):
             connection.sendall(LARGE)

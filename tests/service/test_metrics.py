@@ -1,4 +1,4 @@
-"""Metrics of several workers: each leaves what it counted in a folder, and whichever is asked shows all of it."""
+"""Metrics of several workers: each writes snapshots into a folder, and any of them shows the metrics of all."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def quiet_worker(worker, monkeypatch):
 
 
 def samples(metrics, name):
-    """Return the samples of a name by worker and column, or whatever labels there are."""
+    """Return the samples of a name by their labels."""
     found = {}
     for family in text_string_to_metric_families(metrics.exposition().decode()):
         for sample in family.samples:
@@ -81,7 +81,7 @@ def wait_for(holds):
 
 
 def test_whichever_worker_is_asked_shows_what_all_have_counted(worker):
-    """Each worker shows its own numbers at once, and soon those of the others, told apart by a small number."""
+    """Each worker shows its own counts at once, and those of the others soon, labelled by small numbers."""
     (one, one_metrics), (other, other_metrics) = worker(), worker()
     for number in range(3):
         one.process(fact(number))
@@ -213,7 +213,7 @@ def test_what_nobody_touches_is_written_again_now_and_then(quiet_worker, tmp_pat
 
 
 def test_a_folder_that_is_gone_costs_nothing_but_what_others_see(quiet_worker, tmp_path, caplog):
-    """Events are worked off, own metrics are shown, and the log says once what is missing."""
+    """Events are processed, own metrics are shown, and the log has one warning."""
     bridge, metrics = quiet_worker
     for path in tmp_path.iterdir():
         path.unlink()
@@ -231,6 +231,6 @@ def test_a_folder_that_is_gone_costs_nothing_but_what_others_see(quiet_worker, t
 
 
 def test_what_is_left_for_others_is_for_nobody_elses_eyes(worker, tmp_path):
-    """Places are private; the folder is made private by whoever makes it."""
+    """Files are private; so is the folder, which the parent makes."""
     worker()
     assert stat.S_IMODE((tmp_path / ".place-1").stat().st_mode) == 0o600

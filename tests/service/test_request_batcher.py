@@ -1,4 +1,4 @@
-"""Requests that come at the same time share the ledger's round trips, and do not hold each other up."""
+"""Requests that arrive together share the ledger's round trips, and do not block each other."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ from service.serving import MANY, PATIENCE_SECONDS, Gate, Service, answers, prob
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Let no batch count as one that holds up others, however slow this machine is."""
+    """Treat every batch as quick, however slow this machine is."""
     monkeypatch.setattr(request_batcher, "SHARE_MS", 1e9)
 
 
@@ -52,7 +52,7 @@ class Crowd:
         self.sizes = []
 
     def bring(self, bodies, events):
-        """Bring these while an earlier one is worked off; return the answers, and note how claims were asked for."""
+        """Send these while an earlier request runs; return the answers, and note the sizes of claim calls."""
         service, claim = self.service, self.ledger.claim
 
         def measured(asks, **how):
@@ -88,7 +88,7 @@ def test_quick_requests_go_together(crowd):
 
 
 def test_each_request_is_told_of_its_own(crowd):
-    """Of requests that went together, each gets what became of what it brought, whatever became of the others."""
+    """Each request of a batch is answered by the results of its own deliveries alone."""
     crowd.service.does[3] = RuntimeError()
     bodies = [text(1), f"[{text(2)},{text(1)}]", "hello", text(3), f"[{text(4)},{text(3)}]", text(5)]
     got = crowd.bring(bodies, 8)
@@ -110,7 +110,7 @@ def test_a_batch_is_bounded(crowd, monkeypatch):
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_twins_in_concurrent_requests_take_effect_once(quick):
-    """Whoever brings the same event at the same time is told that it is done, and one of them did it."""
+    """Concurrent deliveries of one event are all answered with 200, and it is processed once."""
     with Service() as service:
         if quick:
             service.become_quick()
@@ -129,7 +129,7 @@ def test_twins_in_concurrent_requests_take_effect_once(quick):
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_handler_that_hangs_holds_up_nobody_else(gates, quick):
-    """While one request's handler hangs, others are answered, whatever the handlers were like before."""
+    """While the handler of one request hangs, others are answered, after quick handlers and after slow ones."""
     with Service() as service:
         if quick:
             service.become_quick()
@@ -189,7 +189,7 @@ def test_slow_and_quick_are_told_apart():
 
 
 def test_a_request_is_answered_in_time_whatever_its_handler_does(gates):
-    """The sender comes again; the work goes on and is settled, so that the next delivery is a duplicate."""
+    """The sender gets 503; processing continues and is settled, so that the next delivery is a duplicate."""
     hanging = gates()
     with Service(serve={"answer_within_seconds": 0.2}, busy_wait_seconds=0) as service:
         service.does[0] = hanging
@@ -277,7 +277,7 @@ def test_what_somebody_else_works_on_is_waited_for(elsewhere):
 
 
 def test_but_not_for_ever(elsewhere):
-    """After the time that settings give it the delivery comes again, never as a conflict; in the books it is one."""
+    """After `busy_wait_seconds` the answer is 503, never 409, and the books count the delivery once."""
     ledger, _, begin = elsewhere
     begin(1)
     with Service(ledger, busy_wait_seconds=0.2) as service:
@@ -316,7 +316,7 @@ def test_a_failure_is_not_repeated_while_another_handler_is_busy(elsewhere):
 
 
 def test_a_delivery_is_busy_where_nothing_else_holds_it_up():
-    """What failed speaks for a delivery before what is busy, in any order of its handlers."""
+    """A failed handler decides the result of a delivery before a busy one, in any order."""
     busy = Result(verdict=Verdict.BUSY, reason="busy")
     failed = Result(verdict=Verdict.FRESH, outcome=Outcome.RETRY, reason="failed")
     done = Result(verdict=Verdict.FRESH, outcome=Outcome.DONE, reason="done")
@@ -328,7 +328,7 @@ def test_a_delivery_is_busy_where_nothing_else_holds_it_up():
 
 
 def test_an_outage_is_told_to_all_and_logged_once(caplog):
-    """Every request comes again, none is told where the ledger is, and the log is not filled with it."""
+    """Every request gets 503 without the ledger's address, and the log has one line for the outage."""
     ledger = faulty(MemoryLedger())
     with Service(ledger) as service:
         service.become_quick()
@@ -350,7 +350,7 @@ def test_an_outage_is_told_to_all_and_logged_once(caplog):
 
 
 def test_what_nobody_expected_is_not_acknowledged_and_not_quoted(caplog):
-    """A bug of ours costs a repeat, not an event; its words may hold what was sent, so the log has its name alone."""
+    """A bug of ours costs a retry, not an event; the log has its class alone, since its message may quote an event."""
 
     def break_down():
         raise ZeroDivisionError("tel:+447700900123")
@@ -367,7 +367,7 @@ def test_what_nobody_expected_is_not_acknowledged_and_not_quoted(caplog):
 
 
 def repeated(service, numbers, told):
-    """Bring each of these until it is acknowledged, many at a time, and note what senders are told."""
+    """Send each event until it is acknowledged, many at a time, and note the answers."""
     pause = threading.Event()
 
     def repeat(number):
@@ -381,7 +381,7 @@ def repeated(service, numbers, told):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_or_doubled_over_outages(seed):
-    """Senders repeat until they are told 200; each event took effect once by then, and nobody was told otherwise."""
+    """Senders repeat until they get 200; by then each event has taken effect once."""
     dice, told, over = random.Random(seed), {}, threading.Event()
     ledger = faulty(MemoryLedger())
 

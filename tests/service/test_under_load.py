@@ -69,7 +69,7 @@ class Service:
         return self.process.returncode, json.loads(out)
 
     def kill(self):
-        """End whatever is left."""
+        """End all processes that are left."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate(timeout=PATIENCE_SECONDS)
@@ -89,7 +89,7 @@ class Load:
     """Clients that send everything until it is answered for good, as EventBridge does."""
 
     def __init__(self, url, posts):
-        """Take what is to be sent; nothing is sent yet."""
+        """Take the events; nothing is sent yet."""
         self._url = url
         self._posts = SimpleQueue()
         for one in posts:
@@ -168,7 +168,7 @@ def everything(tmp_path):
 
 
 def test_nothing_is_lost_and_nothing_doubled_while_servers_and_workers_die(everything):
-    """Each event takes effect once at a receiver that honours keys, whatever dies meanwhile; no sender is refused."""
+    """Each event takes effect once at a receiver that honours keys, while processes die; no sender is refused."""
     valkey, receiver, service = everything
     posts = posts_of(EVENTS, random.Random(5))
     load = Load(service.url, posts)

@@ -9,7 +9,7 @@ import granian
 import pytest
 
 from oncebridge.errors import ConfigurationError
-from oncebridge.service.workers import Worker, Workers, address_of, is_loopback, reserve_address
+from oncebridge.service.workers import WorkerApplication, Workers, address_of, is_loopback, reserve_address
 from oncebridge.settings.serve import ServeSettings
 
 # --- the address ---------------------------------------------------------------------------------------------
@@ -20,13 +20,13 @@ from oncebridge.settings.serve import ServeSettings
     [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("::1", "::1"), ("0.0.0.0", "0.0.0.0"), ("::", "::")],
 )
 def test_a_host_is_an_address_or_a_name_of_one(host, address):
-    """A name that has both kinds of addresses stands for the older kind, which works everywhere."""
+    """Of a name with both kinds of addresses the IPv4 one is taken, which works everywhere."""
     assert address_of(host) == address
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "[::1]", "127.0.0.1:80", "a" * 70, "ü" * 300, "http://x"])
 def test_a_host_that_is_none_is_refused(host):
-    """Whatever cannot be resolved is refused, by its name."""
+    """A name that cannot be resolved is refused, and named."""
     with pytest.raises(ConfigurationError, match=r"host: .* cannot be resolved"):
         address_of(host)
 
@@ -54,7 +54,7 @@ def test_a_port_that_somebody_listens_on_is_refused():
 
 
 def test_a_port_is_refused_even_where_whoever_listens_would_share_it():
-    """Two services at one port would each get some of the requests, and nobody would know."""
+    """Two services at one port would each get some of the requests, without a sign of it."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -65,7 +65,7 @@ def test_a_port_is_refused_even_where_whoever_listens_would_share_it():
 
 
 def test_a_place_is_kept_for_workers_that_do_not_listen_yet():
-    """Each worker can listen there, and the system gives the port to nobody else."""
+    """Each worker can listen there, and no other process gets the port."""
     listening = reserve_address("127.0.0.1", 0)
     try:
         assert listening.port > 0
@@ -81,7 +81,7 @@ def test_a_place_is_kept_for_workers_that_do_not_listen_yet():
 
 
 def test_a_port_that_is_let_go_can_be_taken_at_once():
-    """What is left of closed connections keeps nobody from starting again."""
+    """Closed connections in TIME_WAIT do not block a restart."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -92,7 +92,7 @@ def test_a_port_that_is_let_go_can_be_taken_at_once():
 
 
 def test_an_address_of_the_newer_kind_is_in_brackets():
-    """So that the port can be told from it."""
+    """An IPv6 address is in brackets in the URL, so that the port is clear."""
     listening = reserve_address("::1", 0)
     listening.held.close()
     assert listening.url == f"http://[::1]:{listening.port}"
@@ -127,7 +127,7 @@ def test_the_server_is_told_what_settings_say(monkeypatch, tmp_path):
 
 
 class Log(list):
-    """What happened, in order; stands in for metrics."""
+    """A double for metrics that notes events in order."""
 
     def start(self):
         """Note the first snapshot."""
@@ -140,14 +140,14 @@ class Log(list):
 
 @pytest.fixture
 def interrupts():
-    """Give Ctrl-C back to whoever runs the tests."""
+    """Restore the handler of Ctrl-C."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def live(application, log):
-    """Let a worker begin and end as a server would; its messages are noted too."""
+    """Start and end a worker as a server does, and note its messages."""
     messages = iter(["lifespan.startup", "lifespan.shutdown"])
 
     async def receive():
@@ -156,11 +156,11 @@ def live(application, log):
     async def send(message):
         log.append(message["type"])
 
-    asyncio.run(Worker(application, log)({"type": "lifespan"}, receive, send))
+    asyncio.run(WorkerApplication(application, log)({"type": "lifespan"}, receive, send))
 
 
 def test_snapshots_are_there_when_the_server_is_told_so(interrupts):
-    """The first is there before requests are let in, the last before the process may end."""
+    """The first snapshot is written before requests are accepted, the last before the process may end."""
     log = Log()
 
     async def application(scope, receive, send):
@@ -172,7 +172,7 @@ def test_snapshots_are_there_when_the_server_is_told_so(interrupts):
 
 
 def test_a_worker_that_could_not_begin_counts_for_nothing(interrupts):
-    """A failed start leaves no snapshot, so that nobody takes it for running."""
+    """A failed start leaves no snapshot, so that it does not count as running."""
     log = Log()
 
     async def application(scope, receive, send):
@@ -200,5 +200,5 @@ def test_requests_go_straight_to_the_application():
     async def application(*given):
         got.append(given)
 
-    asyncio.run(Worker(application, Log())({"type": "http"}, "receive", "send"))
+    asyncio.run(WorkerApplication(application, Log())({"type": "http"}, "receive", "send"))
     assert got == [({"type": "http"}, "receive", "send")]

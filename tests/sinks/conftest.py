@@ -4,7 +4,7 @@ import pytest
 
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings.sinks.webhook import WebhookSettings
-from oncebridge.sinks import Breakers, Means, make_sink
+from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.testing.clock import ManualClock
 
 PATIENT = 60.0  # no test waits for it
@@ -18,14 +18,14 @@ def clock():
 
 
 @pytest.fixture
-def means(clock):
+def context(clock):
     """What a bridge gives its sinks."""
-    return means_at(clock)
+    return context_at(clock)
 
 
-def means_at(clock):
+def context_at(clock):
     """Return what a bridge with this clock gives its sinks."""
-    return Means(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=RETENTION_US)
+    return SinkContext(clock=clock, breakers=Breakers(clock), ledger=MemoryLedger(clock), retention_us=RETENTION_US)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def sink(clock):
 
     def make(url, clock=clock, **settings):
         usual = {"name": "crm", "private_addresses": True, "timeout_seconds": PATIENT}
-        made.append(make_sink(WebhookSettings(url=url, **{**usual, **settings}), means_at(clock)))
+        made.append(make_sink(WebhookSettings(url=url, **{**usual, **settings}), context_at(clock)))
         return made[-1]
 
     yield make

@@ -74,6 +74,12 @@ class Amazon:
         ]
         return change(entries, {"Successful": done[::-1], "Failed": wrong[::-1]})
 
+    def send_message(self, **call):
+        """Take one message, or fail as a whole."""
+        failed, _ = self._next([call])
+        if failed:
+            raise refusal(failed[0], operation="SendMessage")
+
     def get_queue_attributes(self, **call):
         """Tell whether a queue is there, and what it takes."""
         self.looked_at.append(call["QueueUrl"])
@@ -97,18 +103,18 @@ class Amazon:
         return failed, step if callable(step) else lambda _, answer: answer
 
 
-def bus_on(amazon, means, bus="clean", **settings):
+def bus_on(amazon, context, bus="clean", **settings):
     """Make the sink for a bus at this double."""
     with mock.patch("oncebridge.sinks.bus.bus_client", return_value=amazon):
-        sink = sinks.make_sink(BusSettings(name="clean", bus=bus, **settings), means)
+        sink = sinks.make_sink(BusSettings(name="clean", bus=bus, **settings), context)
         sink._client()
     return sink
 
 
-def queue_on(amazon, means, queue=QUEUE_URL, name="q", **settings):
+def queue_on(amazon, context, queue=QUEUE_URL, name="q", **settings):
     """Make the sink for a queue at this double."""
     with mock.patch("oncebridge.sinks.queue.queue_client", return_value=amazon):
-        sink = sinks.make_sink(QueueSettings(name=name, queue=queue, **settings), means)
+        sink = sinks.make_sink(QueueSettings(name=name, queue=queue, **settings), context)
         sink._client()
     return sink
 

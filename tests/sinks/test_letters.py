@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import EndpointConnectionError
 
 from oncebridge import Bridge, ConfigurationError, MissingExtra, Outcome, PermanentError, Settings, Verdict
 from oncebridge.amazon import region_and_endpoint
@@ -18,6 +18,7 @@ from oncebridge.sinks import letters
 from oncebridge.sinks.letters import LetterBus, LetterNotSent, LetterQueue
 from payloads import ACW, ENVELOPE_ID, TIME_MS, envelope, raw, status_change
 from servers.process import wait_until
+from sinks.doubles import QUEUE_URL, Amazon, named, queue_on, refusal
 
 WITHOUT_WAITS = RetryPolicy(attempts=3, base_seconds=0)
 
@@ -207,12 +208,12 @@ def facts_of(message):
     return {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
 
 
-def test_a_queue_gets_the_event_as_it_came(aws):
+def test_a_queue_gets_the_event_as_it_came(aws, context):
     """A queue's message is the event byte for byte, and its attributes say why it is there."""
     client = aws.client("sqs")
     url = client.create_queue(QueueName="letters-as-they-came")["QueueUrl"]
     event = raw(envelope(ACW, {"score": "ünïcode 🙂"}))
-    LetterQueue(url)(copy_of(event))
+    LetterQueue(url, context)(copy_of(event))
     message = received(client, url)
     assert message["Body"].encode() == event
     assert facts_of(message) == {
@@ -224,29 +225,29 @@ def test_a_queue_gets_the_event_as_it_came(aws):
 
 
 @pytest.mark.parametrize("event", [b"\xff\xfe no text", b"\x00\x01", b'{"a": "\x0b"}'], ids=repr)
-def test_a_queue_gets_bytes_that_it_would_not_take(aws, event):
+def test_a_queue_gets_bytes_that_it_would_not_take(aws, context, event):
     """What is no text, or holds characters that queues refuse, is sent encoded."""
     client = aws.client("sqs")
     url = client.create_queue(QueueName="letters-encoded")["QueueUrl"]
     client.purge_queue(QueueUrl=url)
-    LetterQueue(url)(copy_of(event, reason="unreadable: \n\x1b[31m"))
+    LetterQueue(url, context)(copy_of(event, reason="unreadable: \n\x1b[31m"))
     message = received(client, url)
     assert base64.b64decode(message["Body"]) == event
     assert facts_of(message)["oncebridge_encoding"] == "base64"
     assert facts_of(message)["oncebridge_reason"] == "unreadable: ??[31m"
 
 
-def test_a_fifo_queue_works_too(aws):
+def test_a_fifo_queue_works_too(aws, context):
     """A FIFO queue takes the letters of two handlers under one key."""
     client = aws.client("sqs")
     url = client.create_queue(QueueName="letters.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     for handler in ("crm", "crm", "board"):
-        LetterQueue(url)(copy_of(b"{}", handler=handler))
+        LetterQueue(url, context)(copy_of(b"{}", handler=handler))
     bodies = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
     assert len(bodies) == 2
 
 
-def test_a_bus_gets_the_event_inside(aws):
+def test_a_bus_gets_the_event_inside(aws, context):
     """A bus gets an event of ours that holds the one that died, with its numbers as written."""
     events, queues = aws.client("events"), aws.client("sqs")
     url = queues.create_queue(QueueName="letters-of-the-bus")["QueueUrl"]
@@ -254,7 +255,7 @@ def test_a_bus_gets_the_event_inside(aws):
     events.create_event_bus(Name="genesys-dead")
     events.put_rule(Name="all", EventBusName="genesys-dead", EventPattern=json.dumps({"source": ["oncebridge"]}))
     events.put_targets(Rule="all", EventBusName="genesys-dead", Targets=[{"Id": "1", "Arn": arn}])
-    LetterBus("genesys-dead")(copy_of(b'{"id": "e1", "detail": {"ratio": 1.10}}'))
+    LetterBus("genesys-dead", context)(copy_of(b'{"id": "e1", "detail": {"ratio": 1.10}}'))
     got = json.loads(received(queues, url)["Body"])
     assert got["detail-type"] == "Dead Letter"
     assert got["detail"] == {
@@ -294,7 +295,8 @@ def test_a_missing_bus_keeps_the_delivery(aws, by_arn):
     with Bridge("memory://", settings=Settings(dead_letter_bus=bus, retry=WITHOUT_WAITS)) as bridge:
         result = bridge.process(b"no JSON")
         assert not result.acknowledged
-        assert "could not be sent: there is no such bus" in result.reason
+        assert "could not be sent: " in result.reason
+        assert "there is no such bus" in result.reason
         events.create_event_bus(Name=name)
         assert bridge.process(b"no JSON").acknowledged
 
@@ -302,70 +304,103 @@ def test_a_missing_bus_keeps_the_delivery(aws, by_arn):
 # --- what Amazon may say ------------------------------------------------------------------------------------
 
 
-class Client:
-    """Answers as Amazon does, in cases that the emulator does not know."""
-
-    def __init__(self, *answers):
-        """Take the answers, in order; errors are raised."""
-        self.answers = list(answers)
-        self.calls = []
-
-    def _answer(self, **call):
-        self.calls.append(call)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    send_message = put_events = _answer
-
-    def describe_event_bus(self, **_):
-        """Say that every bus is there."""
+def queue_at(amazon, context, url="https://sqs.eu-central-1.amazonaws.com/1/dead"):
+    """Make what sends letters to a queue at this double."""
+    with mock.patch("oncebridge.sinks.queue.queue_client", return_value=amazon):
+        sender = LetterQueue(url, context)
+        sender._client()
+    return sender
 
 
-def too_large(code="InvalidParameterValue"):
-    """Make the error of a message that is too large."""
-    return ClientError({"Error": {"Code": code, "Message": "One or more parameters are invalid"}}, "SendMessage")
+def bus_at(amazon, context):
+    """Make what sends letters to a bus at this double."""
+    with mock.patch("oncebridge.sinks.bus.bus_client", return_value=amazon):
+        sender = LetterBus("genesys-dead", context)
+        sender._client()
+    return sender
 
 
 @pytest.mark.parametrize("code", ["InvalidParameterValue", "com.amazonaws.sqs#InvalidMessageContents"])
-def test_a_letter_too_large_for_the_queue_is_announced(code):
+def test_a_letter_too_large_for_the_queue_is_announced(context, code):
     """Where Amazon does not take the whole letter, a note says where it is, without what it holds."""
-    client = Client(too_large(code), {"MessageId": "1"})
-    with mock.patch.object(letters, "queue_client", return_value=client):
-        LetterQueue("https://sqs.eu-central-1.amazonaws.com/1/dead")(copy_of(b"x" * 300_000))
-    note = json.loads(client.calls[1]["MessageBody"])
+    amazon = Amazon(refusal(code), None)
+    queue_at(amazon, context)(copy_of(b"x" * 300_000))
+    (entry,) = amazon.calls[1]
+    note = json.loads(entry["MessageBody"])
     assert note["bytes"] == 300_000
     assert note["see"] == "oncebridge dead show ob1_key"
-    assert "xxx" not in client.calls[1]["MessageBody"]
+    assert "xxx" not in entry["MessageBody"]
+
+
+@pytest.mark.parametrize("make", [queue_at, bus_at])
+def test_a_letter_too_large_for_any_call_is_announced_at_once(context, make):
+    """A letter that no call can hold is not sent in vain: the note is the only call."""
+    amazon = Amazon()
+    make(amazon, context)(copy_of(b"x" * 1_100_000))
+    ((entry,),) = amazon.calls
+    assert json.loads(entry.get("MessageBody") or entry["Detail"])["bytes"] == 1_100_000
+
+
+def test_a_note_that_is_refused_too_is_no_success(context):
+    """Where not even the note is taken, the letter is not sent, and that is never permanent."""
+    sender = queue_at(Amazon(*[refusal("InvalidParameterValue")] * 2), context)
+    with pytest.raises(LetterNotSent, match="queue dead answered InvalidParameterValue") as caught:
+        sender(copy_of(b"{}"))
+    assert not isinstance(caught.value, PermanentError)
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        {"FailedEntryCount": 1, "Entries": [{"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"}]},
-        ClientError({"Error": {"Code": "ThrottlingException"}}, "PutEvents"),
+        {0: "ThrottlingException"},
+        refusal("ThrottlingException"),
         EndpointConnectionError(endpoint_url="https://events"),
     ],
     ids=["entry", "call", "network"],
 )
-def test_a_bus_that_does_not_take_it_is_no_success(answer):
+def test_a_bus_that_does_not_take_it_is_no_success(context, answer):
     """An entry that failed in a call that succeeded is not sent, and neither is a call that failed."""
-    client = Client(answer)
-    with mock.patch.object(letters, "bus_client", return_value=client), pytest.raises(LetterNotSent) as caught:
-        LetterBus("genesys-dead")(copy_of(b"{}"))
+    sender = bus_at(Amazon(answer), context)
+    with pytest.raises(LetterNotSent) as caught:
+        sender(copy_of(b"{}"))
     assert str(caught.value) in (
-        "could not be sent: ThrottlingException",
-        "could not be sent: EndpointConnectionError",
+        "could not be sent: bus genesys-dead answered ThrottlingException",
+        "could not be sent: bus genesys-dead did not answer (EndpointConnectionError)",
     )
 
 
-def test_what_is_no_object_is_sent_encoded_to_a_bus():
+@pytest.mark.parametrize("make", [queue_at, bus_at])
+def test_what_does_not_answer_is_left_alone(context, clock, make):
+    """After three failures in a row a queue or bus gets no call until it is looked at, and letters wait that long."""
+    amazon = Amazon(*[EndpointConnectionError(endpoint_url="https://x")] * 3)
+    sender = make(amazon, context)
+    for calls in (1, 2, 3, 3):
+        with pytest.raises(LetterNotSent) as caught:
+            sender(copy_of(b"{}"))
+        assert len(amazon.calls) == calls
+    assert caught.value.after_seconds > 0
+    assert "did not answer (EndpointConnectionError)" in str(caught.value)
+    clock.advance(caught.value.after_seconds)
+    sender(copy_of(b"{}"))
+    assert len(amazon.taken) == 1
+
+
+def test_letters_and_events_for_one_queue_share_a_breaker(context):
+    """What a sink has learnt of a queue, dead letters for the same queue need not learn again."""
+    sick = queue_on(Amazon(*[EndpointConnectionError(endpoint_url="https://x")] * 3), context)
+    for _ in range(3):
+        sick.send_many([named(envelope(ACW))])
+    amazon = Amazon()
+    with pytest.raises(LetterNotSent):
+        queue_at(amazon, context, QUEUE_URL)(copy_of(b"{}"))
+    assert not amazon.calls
+
+
+def test_what_is_no_object_is_sent_encoded_to_a_bus(context):
     """A bus takes objects only, so anything else is encoded inside one."""
-    client = Client({"FailedEntryCount": 0, "Entries": [{"EventId": "1"}]})
-    with mock.patch.object(letters, "bus_client", return_value=client):
-        LetterBus("genesys-dead")(copy_of(b"[1, 2"))
-    (entry,) = client.calls[0]["Entries"]
+    amazon = Amazon()
+    bus_at(amazon, context)(copy_of(b"[1, 2"))
+    ((entry,),) = amazon.calls
     assert base64.b64decode(json.loads(entry["Detail"])["raw_base64"]) == b"[1, 2"
     assert entry["EventBusName"] == "genesys-dead"
 

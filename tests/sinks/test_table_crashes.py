@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncebridge.ledgers import ledger_from_url
-from oncebridge.sinks import Breakers, Means, make_sink
+from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.testing.clock import ManualClock
 from tables import desk, keys, log, make_tables  # noqa: F401 - fixtures among them
 
@@ -114,7 +114,7 @@ def test_a_crash_at_any_statement_is_one_row(desk, tmp_path, place):  # noqa: F8
     sink = log(desk, database="ledger" if place == "ledger" else desk.url)
     if place == "elsewhere":
         clock = ManualClock()
-        made = make_sink(sink, Means(clock=clock, breakers=Breakers(clock), ledger=None, retention_us=1))
+        made = make_sink(sink, SinkContext(clock=clock, breakers=Breakers(clock), ledger=None, retention_us=1))
         made.migrate()
         made.close()
     ran = subprocess.run(

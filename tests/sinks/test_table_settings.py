@@ -6,7 +6,7 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers.dynamodb.ledger import DynamoDBLedger
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings.sinks import read_sink
-from oncebridge.sinks import Breakers, Means, make_sink
+from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.testing.clock import ManualClock
 
 COLUMNS = {"user_id": "detail.eventBody.id", "changed_at": "oncebridge.time", "event_key": "oncebridge.key"}
@@ -122,8 +122,8 @@ def test_a_reference_to_something_else_is_not_shown(monkeypatch):
 def make(settings, ledger=None):
     """Make the sink that settings describe."""
     clock = ManualClock()
-    means = Means(clock=clock, breakers=Breakers(clock), ledger=ledger or MemoryLedger(clock), retention_us=1)
-    return make_sink(settings, means)
+    context = SinkContext(clock=clock, breakers=Breakers(clock), ledger=ledger or MemoryLedger(clock), retention_us=1)
+    return make_sink(settings, context)
 
 
 @pytest.mark.parametrize("ledger", [MemoryLedger(), DynamoDBLedger("dynamodb://once?region=eu-west-1")], ids=repr)

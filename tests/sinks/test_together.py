@@ -18,7 +18,7 @@ from oncebridge.retry import RetryPolicy
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.faults import Fault, faulty
 from payloads import ACW, CANARIES, PRESENCE, TIME_MS, envelope, presence
-from sinks.conftest import means_at
+from sinks.conftest import context_at
 from sinks.doubles import Amazon, bus_on
 
 LEASE_S = 30.0
@@ -262,7 +262,7 @@ def test_each_has_its_own_attempts(make_bridge, ledger):
 def test_a_permanent_error_is_one_events_own(make_bridge, ledger):
     """One event of a call is a dead letter at once; what Amazon said of it is only shown where the letter is."""
     amazon = Amazon({1: "MalformedDetail"})
-    sink = bus_on(amazon, means_at(ManualClock()))
+    sink = bus_on(amazon, context_at(ManualClock()))
     bridge = make_bridge(sink)
     deliveries = facts(3)
     deliveries[1]["detail"]["eventBody"]["note"] = CANARIES["name"]
@@ -532,7 +532,7 @@ def test_every_event_is_taken_once_where_answers_are_true(make_bridge, seed):
 
     amazon = Amazon(*[trouble] * 3000)
     clock = ManualClock()
-    bridge = make_bridge(bus_on(amazon, means_at(clock)), retry=RetryPolicy(attempts=1000, base_seconds=0))
+    bridge = make_bridge(bus_on(amazon, context_at(clock)), retry=RetryPolicy(attempts=1000, base_seconds=0))
     left = facts(200)
     while left:
         batch, left = left[:37], left[37:]

@@ -1,4 +1,4 @@
-"""The webhook sink: what it sends, what an answer means, and when it leaves a receiver alone."""
+"""The webhook sink: what it sends, what an answer context, and when it leaves a receiver alone."""
 
 import json
 import socket
@@ -17,8 +17,8 @@ from oncebridge.settings.expressions import compiled
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.sinks.webhook import WebhookSettings
 from oncebridge.sinks import make_sink
-from oncebridge.sinks.connections import AnswerLost, ReceiverUnreachable, ReceiverUnwell
-from oncebridge.sinks.context import NothingToSend
+from oncebridge.sinks.connections import AnswerLost, ReceiverUnavailable, ReceiverUnreachable
+from oncebridge.sinks.event_tree import NothingToSend
 from oncebridge.sinks.webhook import (
     RETRY_AFTER_MAX,
     ReceiverDeferred,
@@ -196,7 +196,7 @@ def test_errors_say_how_an_attempt_ends():
     assert issubclass(ReceiverRefused, PermanentError)
     assert issubclass(ReceiverOverloaded, RetryLater)
     assert issubclass(ReceiverDeferred, RetryLater)
-    assert not issubclass(ReceiverUnwell, PermanentError)
+    assert not issubclass(ReceiverUnavailable, PermanentError)
 
 
 def test_statuses_that_nobody_knows_are_tried_again(sink):
@@ -351,7 +351,9 @@ def test_errors_show_neither_secrets_nor_payloads(reply, sink):
     with running_receiver(lambda _: reply) as receiver:
         port = free_port() if reply is None else receiver.port
         send = sink(f"http://127.0.0.1:{port}/{HIDDEN}?{HIDDEN}", **settings)
-        for tree in personal():
+        trees = personal()
+        assert trees
+        for tree in trees:
             with pytest.raises((SaysWhy, Open)) as raised:
                 send(event_of(tree))
             shown = "".join([*traceback.format_exception(raised.value), str(raised.value), repr(send)])
@@ -378,24 +380,24 @@ def test_settings_show_nothing():
         ({"name": "crm", "url": "mailto://crm.example/hidden"}, "sink crm: url: expected one that starts with"),
     ],
 )
-def test_wrong_urls_are_seen_at_once(settings, words, means):
+def test_wrong_urls_are_seen_at_once(settings, words, context):
     """A URL that can never work is refused when the sink is made, without being shown."""
     with pytest.raises(ConfigurationError) as refused:
-        make_sink(WebhookSettings(**settings), means)
+        make_sink(WebhookSettings(**settings), context)
     assert words in str(refused.value)
     assert "hidden" not in str(refused.value)
 
 
-def test_a_missing_package_is_named(monkeypatch, means):
+def test_a_missing_package_is_named(monkeypatch, context):
     """Without urllib3 the error names the line that installs it."""
     monkeypatch.setitem(sys.modules, "urllib3", None)
     for module in ("webhook", "connections"):
         monkeypatch.delitem(sys.modules, f"oncebridge.sinks.{module}")
     with pytest.raises(MissingExtra, match=r"pip install 'oncebridge\[http\]'"):
-        make_sink(WebhookSettings(name="crm", url="https://crm.example/"), means)
+        make_sink(WebhookSettings(name="crm", url="https://crm.example/"), context)
 
 
-def test_nothing_is_looked_up_before_the_first_event(monkeypatch, means):
+def test_nothing_is_looked_up_before_the_first_event(monkeypatch, context):
     """Making a sink asks no name server and connects to nothing."""
     look_up = socket.getaddrinfo
 
@@ -404,7 +406,7 @@ def test_nothing_is_looked_up_before_the_first_event(monkeypatch, means):
         return look_up(*args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", numbers_only)
-    make_sink(WebhookSettings(name="crm", url="https://crm.example/"), means).close()
+    make_sink(WebhookSettings(name="crm", url="https://crm.example/"), context).close()
 
 
 def test_json_of_a_mapping_is_json(sink):

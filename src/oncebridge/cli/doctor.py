@@ -61,7 +61,8 @@ def doctor(
     findings = examination.findings()
     at_sinks = {name: list(sink.examine()) for name, sink in bridge.sinks.items() if isinstance(sink, Examines)}
     of_topics = installation.topics(bridge.handlers, [profile.topic for profile in bridge.settings.profiles])
-    copiers: dict[str, object] = {copier.name: copier.function for copier in make_copiers(bridge.settings)}
+    made = make_copiers(bridge.settings, bridge.sink_context)
+    copiers: dict[str, object] = {copier.name: copier.function for copier in made}
     at_letters = {name: list(copier.examine()) for name, copier in copiers.items() if isinstance(copier, Examines)}
     promises = installation.no_promises(bridge.handlers)
     if examination.usable:

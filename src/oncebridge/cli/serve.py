@@ -34,7 +34,15 @@ from oncebridge.ledgers import scheme_of
 from oncebridge.service.app import make_application
 from oncebridge.service.connections import ConnectionGuard
 from oncebridge.service.metrics import BEFORE, NEWEST, WorkerMetrics, books_of, read_snapshots
-from oncebridge.service.workers import End, ListenAddress, Worker, Workers, address_of, is_loopback, reserve_address
+from oncebridge.service.workers import (
+    ListenAddress,
+    ServiceEnd,
+    WorkerApplication,
+    Workers,
+    address_of,
+    is_loopback,
+    reserve_address,
+)
 from oncebridge.settings import Settings, load_settings
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.telemetry import JSONFormatter, logger
@@ -46,7 +54,7 @@ EXIT_GAVE_UP: Final = 1
 EXIT_SIGNAL: Final = 128  # and the signal's number, as shells have it
 KEY_LENGTH_MIN: Final = 16  # shorter ones can be guessed
 
-#: The server's own log, as ours is written.
+#: Granian's own log, in the format of ours.
 LOG: Final[dict[str, Any]] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -68,32 +76,32 @@ def serve(
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
-    """Take events over HTTP, until told to stop; and claims, for programs in other languages."""
+    """Take events over HTTP until stopped, and serve claims to programs in other languages."""
     given: dict[str, Any] = {"host": host, "port": port, "workers": workers}
     given |= {"ledger": ledger, "concurrency": concurrency, "lease_seconds": lease}
-    plan = Plan(settings, given, handler, logger.level)
+    plan = WorkerPlan(settings, given, handler, logger.level)
     bridge = plan.make_bridge()
     address = check_address(bridge.settings, ledger_kind(bridge))
-    make_application(bridge)  # what is missing is named here, and not by each worker
+    make_application(bridge)  # a missing package is reported here, and not by each worker
     with ExitStack() as stack:
         listening = reserve_address(address, bridge.settings.serve.port)
         stack.callback(listening.held.close)
-        _say_beforehand(bridge)
-        reached = _look_at_ledger(bridge)
+        _say_before_start(bridge)
+        reached = _try_ledger(bridge)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="oncebridge-serve-")))
         plan = replace(plan, folder=folder, port=listening.port, said=reached)
         service = Workers(plan, listening, bridge.settings.serve, folder=folder, log=LOG)
         end = service.run(on_ready=partial(_say_ready, bridge, listening, handler), on_stop=_say_stopping, on_death=say)
         _report(folder, json=json)
-    if end is End.GAVE_UP:
+    if end is ServiceEnd.GAVE_UP:
         say_error("the workers ended again as soon as they were started; what they said is above")
         raise typer.Exit(EXIT_GAVE_UP)
-    if end is End.FORCED:
+    if end is ServiceEnd.FORCED:
         raise typer.Exit(EXIT_SIGNAL + service.signals[-1])
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """What a worker process needs to know; it goes to it through a pipe, where nobody else reads it."""
+class WorkerPlan(msgspec.Struct, frozen=True):
+    """The configuration of a worker process, which it gets through a pipe that no other process can read."""
 
     settings: str | None
     given: dict[str, Any]
@@ -101,15 +109,15 @@ class Plan(msgspec.Struct, frozen=True):
     log_level: int
     folder: Path = Path()
     port: int = 0
-    #: Whether what the ledger warns of has been said already.
+    #: Whether the ledger's warnings have been printed already.
     said: bool = False
 
     def __repr__(self) -> str:
-        """Show nothing of what was given: the ledger's URL may hold a password."""
-        return f"<Plan for {self.handler or 'sinks'} at port {self.port}>"
+        """Show none of the options: the ledger's URL may hold a password."""
+        return f"<WorkerPlan for {self.handler or 'sinks'} at port {self.port}>"
 
     def make_bridge(self) -> Bridge:
-        """Make the bridge, and register what events go to."""
+        """Make the bridge with its handlers and sinks."""
         named = None if self.handler is None else load_handler(self.handler)
         if isinstance(named, Bridge):
             bridge = self._served(named)
@@ -119,9 +127,9 @@ class Plan(msgspec.Struct, frozen=True):
         return bridge
 
     def _served(self, bridge: Bridge) -> Bridge:
-        """Let options, environment and file say where and to whom a program's own bridge is served, unless it does.
+        """Take address and keys from options, environment and file, unless the program's own bridge has set them.
 
-        What identifies events, and where they go, is the bridge's alone: it must not change with where it runs.
+        The bridge alone decides how events are identified and where they go: that must not depend on where it runs.
         """
         around, own = load_settings(self.settings, **self.given), bridge.settings
         bridge = take_bridge(bridge, str(self.handler), **self.given)
@@ -140,33 +148,33 @@ class Plan(msgspec.Struct, frozen=True):
             bridge = self.make_bridge()
             metrics = WorkerMetrics(bridge, self.folder)
             guard = ConnectionGuard(self.port, bridge.settings.serve, bridge.telemetry.warn)
-            return Worker(make_application(bridge, metrics=metrics.exposition), metrics, guard)
+            return WorkerApplication(make_application(bridge, metrics=metrics.exposition), metrics, guard)
         except OncebridgeError as error:
             say_error(str(error))
             sys.exit(EXIT_GAVE_UP)
 
 
 def check_address(settings: Settings, ledger: str | None = None) -> str:
-    """Return the address to listen on; whoever can reach it has to know a key, unless only this machine can."""
+    """Return the address to listen on; without keys it must be reachable from this machine only."""
     address = address_of(settings.serve.host)
     if not settings.api_keys and not is_loopback(address):
         raise ConfigurationError(
-            f"host: {settings.serve.host} can be reached from elsewhere, where nobody would need a key; name keys by "
-            'where they are, as api_keys = ["env:ONCEBRIDGE_KEY"] in the settings or in ONCEBRIDGE_API_KEYS, or keep '
-            "to 127.0.0.1"
+            f"host: {settings.serve.host} can be reached from elsewhere, and no keys are set; name keys by where "
+            'they are, as api_keys = ["env:ONCEBRIDGE_KEY"] in the settings or in ONCEBRIDGE_API_KEYS, or listen on '
+            "127.0.0.1"
         )
     if settings.serve.workers > 1 and (ledger or scheme_of(settings.ledger)) == "memory":
         raise ConfigurationError(
-            "workers: each would have a memory of its own, and give events to handlers that another has done; take "
-            "another ledger, or one worker"
+            "workers: with memory:// each worker has a memory of its own, and would process events again that another "
+            "has processed; use another ledger, or one worker"
         )
     return address
 
 
-# --- what a person is told ---------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------
 
 
-def _say_beforehand(bridge: Bridge) -> None:
+def _say_before_start(bridge: Bridge) -> None:
     settings = bridge.settings
     say_which_ledger(bridge)
     for key in settings.api_keys:
@@ -176,8 +184,8 @@ def _say_beforehand(bridge: Bridge) -> None:
         say("no --handler and no sinks: only claims are served; POST /events answers 503")
 
 
-def _look_at_ledger(bridge: Bridge) -> bool:
-    """Open the ledger once, before several workers do; tell whether it could be reached."""
+def _try_ledger(bridge: Bridge) -> bool:
+    """Open the ledger once before the workers do; return whether it was in reach."""
     try:
         with bridge:
             return True
@@ -203,7 +211,7 @@ def _report(folder: Path, *, json: bool) -> None:
     books = books_of(snapshots)
     report_books(books, json=json)
     if books["retrying"]:
-        say(f"{books['retrying']:,} not settled; whoever sent them was told to send them again")
+        say(f"{books['retrying']:,} not settled; their senders were answered to send them again")
     killed = sum(not snapshot.ended for snapshot in snapshots)
     if killed:
         were = "worker was" if killed == 1 else "workers were"

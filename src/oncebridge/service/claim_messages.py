@@ -16,9 +16,10 @@ from msgspec import Meta
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.runner import AGAIN_SECONDS_MAX
+from oncebridge.settings import Settings
 from oncebridge.settings.sinks import NAME
 from oncebridge.sources.request_body import TooMany, deliveries_in
-from oncebridge.validation import expected, field_types, find_fault
+from oncebridge.validation import expected, field_types, find_fault, metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 DETAIL_MAX: Final = 4000
 CALL_KEY_MAX: Final = 255
 CALL_KEY_HEADER: Final = "Idempotency-Key"
-LEASE_SECONDS_MIN: Final = 0.1
-LEASE_SECONDS_MAX: Final = 43_200
 
 
 class Wrong(Exception):
@@ -38,7 +37,9 @@ class Wrong(Exception):
 
 
 def _lease(description: str) -> Meta:
-    return Meta(ge=LEASE_SECONDS_MIN, le=LEASE_SECONDS_MAX, description=description)
+    """Describe a lease, with the bounds of the setting."""
+    setting = metadata(field_types(Settings)["lease_seconds"])
+    return Meta(ge=setting["ge"], le=setting["le"], description=description)
 
 
 def _event(description: str | None, schema: dict[str, object]) -> Meta:

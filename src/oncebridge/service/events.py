@@ -50,7 +50,7 @@ class Events:
         else:
             await send_reply(send, reply)
         finally:
-            request.deadline.meet()
+            request.timer.cancel()
 
     def _submit(self, request: PendingRequest, body: bytes) -> asyncio.Future[Reply]:
         """Parse a body, and submit its deliveries."""

@@ -1,6 +1,6 @@
-"""What the worker processes of one service have counted: each leaves it in a folder, where the others find it.
+"""Metrics and books of all worker processes: each worker writes a snapshot of its own into a shared folder.
 
-Whichever worker is asked shows the metrics of all, and the books of all can be added up when they are gone.
+Any worker can show the metrics of all, and the parent adds up the books when the workers have ended.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
 
 EVERY_SECONDS: Final = 1.0
-#: What does not change is written again after so many times: files that nobody touches for days get cleared away.
+#: An unchanged snapshot is written again after so many intervals: systems delete old files in temporary folders.
 IDLE_TIMES: Final = 3600
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker has counted since it was started."""
+    """The counts of one worker since it was started."""
 
-    #: From 1; the one that takes a worker's place takes its number too.
+    #: From 1; a worker's replacement takes its number.
     number: int
     pid: int
     books: dict[str, int]
     totals: Packed
-    #: Whether the worker came to its end in order, so that nothing is missing.
+    #: Whether the worker ended in order, so that nothing is missing.
     ended: bool = False
 
 
-#: The newest snapshot of each number, and those of workers whose number somebody else has taken.
+#: The newest snapshot of each number, and those of workers that were replaced.
 NEWEST: Final = "worker-*"
 BEFORE: Final = "before-*"
 
 
 def read_snapshots(folder: Path, *patterns: str) -> Iterator[Snapshot]:
-    """Read what workers have left."""
+    """Read snapshots."""
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         try:
             yield msgspec.json.decode(path.read_bytes(), type=Snapshot)
         except FileNotFoundError:
-            continue  # moved away just now, by the worker that takes this one's place
+            continue  # moved just now, by the worker's replacement
 
 
 def books_of(snapshots: Iterable[Snapshot]) -> dict[str, int | bool]:
@@ -67,12 +67,12 @@ def books_of(snapshots: Iterable[Snapshot]) -> dict[str, int | bool]:
 
 
 class WorkerMetrics:
-    """Counts what this worker does, leaves it where the others find it, and shows what all have counted."""
+    """Counts the moves of this worker, writes its snapshots, and shows the metrics of all workers."""
 
     def __init__(self, bridge: Bridge, folder: Path) -> None:
         """Count the moves of this bridge from now on; raise `MissingExtra` without prometheus_client."""
         try:
-            import prometheus_client  # noqa: F401 - better now than when somebody asks
+            import prometheus_client  # noqa: F401 - fail at start, not at the first request for metrics
         except ImportError:
             raise MissingExtra(
                 "metrics for Prometheus need prometheus_client; install it with: pip install 'oncebridge[cli]'"
@@ -84,7 +84,7 @@ class WorkerMetrics:
         self._number, self._place = _take_place(folder)
         self._path = folder / f"worker-{self._number}"
         if self._path.exists():
-            # Whoever had this number is gone: their books stay.
+            # The worker that had this number has died; its books stay.
             self._path.replace(folder / f"before-{os.getpid()}")
         self._written = b""
         self._idle = 0
@@ -93,19 +93,19 @@ class WorkerMetrics:
         self._writer = threading.Thread(target=self._keep_writing, name="oncebridge-snapshot", daemon=True)
 
     def start(self) -> None:
-        """Leave the first snapshot, and then one whenever there is news."""
+        """Write the first snapshot, and then one after each interval with changes."""
         self._write(self._snapshot())
         self._writer.start()
 
     def close(self) -> None:
-        """Leave the last one."""
+        """Write the last snapshot."""
         self._closing.set()
         self._writer.join()
         self._write(self._snapshot(ended=True))
         os.close(self._place)
 
     def exposition(self) -> bytes:
-        """Write the metrics of all workers as Prometheus reads them."""
+        """Return the metrics of all workers in the text format of Prometheus."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
@@ -113,7 +113,7 @@ class WorkerMetrics:
         return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric, with the number of the worker as a label: by this name the library asks for them."""
+        """Yield every metric, with the number of the worker as a label. The library calls it by this name."""
         from prometheus_client.metrics_core import Metric
 
         merged: dict[str, Metric] = {}
@@ -125,7 +125,7 @@ class WorkerMetrics:
         yield from merged.values()
 
     def _current(self) -> Iterator[Snapshot]:
-        """Yield what is known of each worker that runs; of this one, what is so this moment."""
+        """Yield the newest snapshot of each running worker; for this one, its counts at this moment."""
         yield self._snapshot()
         for snapshot in read_snapshots(self._folder, NEWEST):
             if snapshot.number != self._number and not snapshot.ended and _runs(snapshot.pid):
@@ -152,11 +152,11 @@ class WorkerMetrics:
         draft = self._folder / f".draft-{self._number}"
         try:
             draft.write_bytes(text)
-            draft.replace(self._path)  # so nobody ever reads half of it
+            draft.replace(self._path)  # a reader never sees half of it
             os.utime(self._place)
         except OSError as error:
-            if self._writes:  # said once
-                # The others show less of this worker, and the books at the end too; events are not affected.
+            if self._writes:  # once
+                # Other workers, and the books at the end, miss these counts; events are not affected.
                 self._bridge.telemetry.warn(f"what this worker has counted cannot be kept: {error.strerror}")
             self._writes = False
         else:
@@ -164,7 +164,7 @@ class WorkerMetrics:
 
 
 def _take_place(folder: Path) -> tuple[int, int]:
-    """Take the lowest number that no worker has; it is free again when this process ends, however that happens."""
+    """Lock the lowest free number; the lock ends with this process, even if it is killed."""
     for number in count(1):
         place = os.open(folder / f".place-{number}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -185,7 +185,7 @@ def _runs(pid: int) -> bool:
 
 
 def _process_families(pid: int) -> Iterable[Metric]:
-    """Tell memory, files and time used by a process, where the system shows that."""
+    """Return the memory, files and processor time of a process, where the system shows them."""
     from prometheus_client import ProcessCollector
 
     return ProcessCollector(pid=lambda: pid, registry=None).collect()

@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +24,6 @@ from oncebridge.claim import Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.limits import BatchLimits
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
-from oncebridge.service.deadlines import Deadline, Deadlines
 from oncebridge.service.request_limits import OVERLOADED, STOPPING, TIMED_OUT
 from oncebridge.sources.http_reply import OUTAGE, Reply, come_again, reply_for
 
@@ -58,8 +56,9 @@ class PendingRequest(Discreet, msgspec.Struct, eq=False):
     shown = ("size", "results")
 
     reply: asyncio.Future[Reply]
-    #: When it is answered at the latest, done or not.
-    deadline: Deadline
+    #: By the loop's clock: when it is answered at the latest, done or not; and what does so.
+    answer_by: float
+    timer: asyncio.TimerHandle
     #: Its deliveries, once the body was read, and how many bytes of the limits' budget it holds.
     raws: list[bytes] = msgspec.field(default_factory=list)
     size: int = 0
@@ -109,7 +108,6 @@ class RequestBatcher:
         """Take the bridge, and the limits that requests have passed; no thread is started before there is work."""
         self._bridge = bridge
         self._limits = limits
-        self._answering = Deadlines(limits.answer_within)
         settings = bridge.settings
         self._workers = settings.concurrency if settings.concurrency > 1 else WORKERS
         self._busy_wait = settings.busy_wait_seconds
@@ -138,8 +136,10 @@ class RequestBatcher:
 
     def start(self) -> PendingRequest:
         """Start a request's deadline. Its body has not been read yet."""
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        return PendingRequest(reply, self._answering.begin(partial(_answer, reply, TIMED_OUT)))
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Reply] = loop.create_future()
+        answer_by = loop.time() + self._limits.answer_within
+        return PendingRequest(reply, answer_by, loop.call_at(answer_by, _answer, reply, TIMED_OUT))
 
     def submit(self, request: PendingRequest, raws: list[bytes], size: int) -> asyncio.Future[Reply]:
         """Have a request's deliveries processed; its reply comes before its deadline."""
@@ -151,7 +151,7 @@ class RequestBatcher:
             return request.reply
         loop = asyncio.get_running_loop()
         self._bridge.books.receive(len(raws))
-        request.busy_until = min(request.deadline.at, loop.time() + self._busy_wait)
+        request.busy_until = min(request.answer_by, loop.time() + self._busy_wait)
         self._waiting.append(request)
         if not self._scheduled:
             # Requests that the loop has already received join the same batch.
@@ -221,7 +221,7 @@ class RequestBatcher:
     def _start_batch(self, requests: list[PendingRequest], loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         # The latest deadline counts: a request with hardly any time left must not take it from the others.
-        seconds = max(request.deadline.at for request in requests) - now
+        seconds = max(request.answer_by for request in requests) - now
         events = sum(len(request.todo) for request in requests)
         self._overdue = now + (SHARE_MS + QUICK_MS * min(events, EVENTS_MAX)) / 1000
         self._running += 1
@@ -247,6 +247,7 @@ class RequestBatcher:
                 batch.error = error
             with suppress(RuntimeError):  # the loop is closed, and no request waits any more
                 loop.call_soon_threadsafe(self._end_batch, batch, queue)
+            del batch  # an idle thread must not hold on to the bodies of its last batch
 
     def _run(self, batch: RequestBatch) -> None:
         raws = [request.raws[at] for request in batch.requests for at in request.todo]

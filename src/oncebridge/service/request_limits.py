@@ -9,7 +9,6 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from oncebridge.service.deadlines import Deadlines
 from oncebridge.sources.api_keys import KEY_HEADERS, Keys
 from oncebridge.sources.http_reply import NO_KEY, Reply, come_again, problem, wrong_method
 
@@ -59,7 +58,7 @@ class RequestLimits:
         self._body_bytes_max = limits.body_bytes_max
         self._held_bytes_max = max(HELD_BYTES_MIN, LARGEST_BODIES * limits.body_bytes_max)
         self._held_bytes = 0
-        self._reading = Deadlines(limits.read_within_seconds)
+        self._read_within = limits.read_within_seconds
         self.answer_within = limits.answer_within_seconds
         self._too_large = problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {limits.body_bytes_max:,} bytes"
@@ -76,24 +75,20 @@ class RequestLimits:
         if _length(scope) > self._body_bytes_max:
             raise Refused(self._too_large)
         parts: list[bytes] = []
-        task = asyncio.current_task()
-        assert task is not None
-        deadline = self._reading.begin(task.cancel)
         own, more = 0, True
         try:
-            while more:
-                message = await receive()
-                part: bytes = message.get("body", b"")
-                parts.append(part)
-                own += len(part)
-                more = self._hold(message, len(part), own)
+            async with asyncio.timeout(self._read_within):
+                while more:
+                    message = await receive()
+                    part: bytes = message.get("body", b"")
+                    parts.append(part)
+                    own += len(part)
+                    more = self._hold(message, len(part), own)
         except BaseException as error:
             self.release(own)
-            if isinstance(error, asyncio.CancelledError) and deadline.passed and task.uncancel() == 0:
+            if isinstance(error, TimeoutError):
                 raise Refused(TOO_SLOW) from None
             raise
-        finally:
-            deadline.meet()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _hold(self, message: MutableMapping[str, Any], size: int, own: int) -> bool:

@@ -1,4 +1,4 @@
-"""The worker processes of the service: which address they share, who keeps them running, and how they end."""
+"""The worker processes of the service: the address they share, their supervision, and their end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import msgspec
 
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, MissingExtra
-from oncebridge.service.connections import Limits, room_for
+from oncebridge.service.connections import ConnectionLimits, room_for
 from oncebridge.service.metrics import BEFORE, NEWEST, read_snapshots
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from oncebridge.service.request_limits import Application, Receive, Scope, Send
     from oncebridge.settings.serve import ServeSettings
 
-#: How much longer than a request a worker may take to end; then it is killed.
+#: A worker that takes this much longer than a request to end is killed.
 END_SECONDS: Final = 2
-LOOK_SECONDS: Final = 0.05  # how often the start is looked after
-STARTS: Final = 3  # of workers that all end before one is up: then something is wrong with the settings
-QUICK_SECONDS: Final = 30.0  # a worker that lives longer is started again at once
+READY_POLL_SECONDS: Final = 0.05
+STARTS_MAX: Final = 3  # workers that exit before any has been up: then the settings are wrong
+QUICK_DEATH_SECONDS: Final = 30.0  # a worker that lived longer is started again at once
 BACK_OFF_SECONDS: Final = 0.25
 BACK_OFF_SECONDS_MAX: Final = 5.0
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -53,24 +53,24 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Where the service is found."""
+        """The URL of the service."""
         return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{self.port}"
 
 
 def address_of(host: str) -> str:
-    """Find the address that a host's name stands for."""
+    """Resolve a host's name to an address."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
             f"host: {host!r} cannot be resolved: {error}; name an address of this machine"
         ) from None
-    # A name may have both kinds of addresses; the older kind works everywhere.
+    # A name may have both kinds of addresses; IPv4 works everywhere.
     return min((family != socket.AF_INET, str(address[0])) for family, *_, address in found)[1]
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether only this machine reaches an address."""
+    """Return whether an address can only be reached from this machine."""
     return ipaddress.ip_address(address).is_loopback
 
 
@@ -78,7 +78,7 @@ def reserve_address(address: str, port: int) -> ListenAddress:
     """Reserve a port that no other process listens on; 0 takes a free one."""
     try:
         with _bound(address, port):
-            pass  # alone: whoever listens there already is in the way, even if they would share it
+            pass  # without SO_REUSEPORT: fails even if the process that listens there would share the port
         held = _bound(address, port, shared=True)
     except OSError as error:
         raise ConfigurationError(
@@ -90,7 +90,7 @@ def reserve_address(address: str, port: int) -> ListenAddress:
 def _bound(address: str, port: int, *, shared: bool = False) -> socket.socket:
     bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
-        # What is left of connections that are closed is in nobody's way.
+        # Closed connections in TIME_WAIT do not count.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -104,33 +104,33 @@ def _bound(address: str, port: int, *, shared: bool = False) -> socket.socket:
 # --- in the process of a worker --------------------------------------------------------------------------------
 
 
-class Part(Protocol):
-    """What begins and ends with a worker."""
+class WorkerPart(Protocol):
+    """A part of a worker that starts and ends with it."""
 
     def start(self) -> None:
-        """Begin, before requests are let in."""
+        """Start, before requests are accepted."""
 
     def close(self) -> None:
-        """End, when the last request was answered."""
+        """ServiceEnd, after the last request was answered."""
 
 
-class Worker:
-    """The application in one worker, with what begins and ends with the process."""
+class WorkerApplication:
+    """The application in one worker process, with the parts that start and end with the process."""
 
-    def __init__(self, application: Application, *parts: Part) -> None:
-        """Take what answers requests, and the parts that begin and end with the process."""
+    def __init__(self, application: Application, *parts: WorkerPart) -> None:
+        """Take the application and the parts."""
         self._application = application
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; begin and end."""
+        """Answer a request, or speak the lifespan protocol."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
         else:
             await self._application(scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def tell(message: MutableMapping[str, Any]) -> None:
+        async def send_with_parts(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "lifespan.startup.complete":
                 for part in self._parts:
                     await asyncio.to_thread(part.start)
@@ -141,54 +141,54 @@ class Worker:
 
         _leave_interrupts_to_parent()
         threading.Thread(target=_end_with_parent, name="oncebridge-parent", daemon=True).start()
-        await self._application(scope, receive, tell)
+        await self._application(scope, receive, send_with_parts)
 
 
 def _leave_interrupts_to_parent() -> None:
-    """Ignore Ctrl-C, which reaches every process of a terminal: the parent says when to stop."""
+    """Ignore Ctrl-C, which reaches every process of a terminal: the parent decides when to stop."""
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _end_with_parent() -> None:
-    """Come to an orderly end when the parent was killed: nobody else would end this process then."""
+    """Stop in order when the parent was killed: nothing else would end this process then."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-# --- in the process that keeps them running ----------------------------------------------------------------------
+# --- in the parent process ---------------------------------------------------------------------------------------
 
 
-class End(Enum):
+class ServiceEnd(Enum):
     """How a service ended."""
 
     ORDERLY = "orderly"
-    #: Somebody did not want to wait.
+    #: A second signal came.
     FORCED = "forced"
-    #: The workers ended again as soon as they were started.
+    #: The workers exited as soon as they were started.
     GAVE_UP = "gave up"
 
 
 class Restarts:
-    """When a worker that died is started again: pure."""
+    """Decides when a worker that died is started again: pure."""
 
     def __init__(self) -> None:
-        """Begin with a service that has not been up yet."""
+        """Start with a service that has not been up yet."""
         self._never_up = 0
         self._quick: Counter[int] = Counter()
 
     def delay(self, number: int, *, lived_seconds: float, has_been_up: bool, killed: bool) -> float | None:
         """Return how long to wait before this worker is started again; None to give up.
 
-        A service that has been up never gives up, and a worker that was killed, by the system for its memory or by an
-        operator, says nothing of the settings. One that ended by itself before any was up does.
+        A service that has been up never gives up. A worker that was killed, by an operator or for its memory, is no
+        sign of wrong settings; one that exited before any worker was up is.
         """
         if not has_been_up and not killed:
             self._never_up += 1
-            return None if self._never_up >= STARTS else 0.0
-        if lived_seconds >= QUICK_SECONDS:
+            return None if self._never_up >= STARTS_MAX else 0.0
+        if lived_seconds >= QUICK_DEATH_SECONDS:
             self._quick[number] = 0
         died = self._quick[number]
         self._quick[number] += 1
@@ -196,7 +196,7 @@ class Restarts:
 
 
 class Workers:
-    """Starts worker processes, starts those again that die, and ends all when told to."""
+    """Starts the worker processes, restarts those that die, and ends all of them on a signal."""
 
     def __init__(
         self,
@@ -207,58 +207,60 @@ class Workers:
         folder: Path,
         log: dict[str, Any],
     ) -> None:
-        """Take what makes the application in a worker (it is pickled), and how the server's log is written."""
+        """Take the factory of a worker's application, which is pickled, and the configuration of the server's log."""
         self._load = load
         self._address = address
         self._settings = settings
         self._folder = folder
         self._server = _server(address, settings, log)
-        # Its own gives up when a worker is killed twice within seconds.
+        # Granian's own loop gives up when a worker dies within seconds of its restart, and has no back-off.
         self._server._serve_loop = self._keep_running  # type: ignore[method-assign]  # noqa: SLF001
         self._restarts = Restarts()
         self._clock = SystemClock()
-        #: Those that asked for the end.
+        #: The signals that asked for the end.
         self.signals: list[int] = []
         self._over = threading.Event()
 
-    def run(self, *, on_ready: Callable[[], None], on_stop: Callable[[], None], on_death: Callable[[str], None]) -> End:
-        """Run until told to stop: SIGTERM and Ctrl-C let running requests finish, a second one does not."""
+    def run(
+        self, *, on_ready: Callable[[], None], on_stop: Callable[[], None], on_death: Callable[[str], None]
+    ) -> ServiceEnd:
+        """Run until SIGTERM or Ctrl-C. The first lets running requests finish, a second one does not."""
         self._on_death = on_death
 
         def stop(number: int, _: object) -> None:
             self.signals.append(number)
             if len(self.signals) == 1:
-                # In a thread: a signal may have interrupted whoever holds a lock just now.
+                # In a thread: the signal may have interrupted code that holds a lock.
                 threading.Thread(target=self._stop, args=(on_stop,), name="oncebridge-stop").start()
             else:
                 for worker in list(self._server.wrks):
                     worker.kill()
 
         def begin() -> None:
-            # The server has set its own by now.
+            # Granian has installed its own handlers by now.
             for number in SIGNALS:
                 signal.signal(number, stop)
             signal.signal(signal.SIGHUP, before[signal.SIGHUP])
             threading.Thread(target=self._wait_for_all, args=(on_ready,), name="oncebridge-ready").start()
 
-        # What a handler's module keeps from when it was imported, such as connections, is not for several processes.
+        # A module may open connections when it is imported; processes must not share them.
         multiprocessing.set_start_method("spawn", force=True)
         before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGHUP)}
         self._server.on_startup(begin)
         try:
             self._server.serve(target_loader=self._load, wrap_loader=False)
         except SystemExit:
-            # A worker that was told to stop too may have been quicker than we were.
+            # A signal to the whole group may have ended a worker before us.
             if not self.signals:
-                return End.GAVE_UP
+                return ServiceEnd.GAVE_UP
         finally:
             self._over.set()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return End.FORCED if len(self.signals) > 1 else End.ORDERLY
+        return ServiceEnd.FORCED if len(self.signals) > 1 else ServiceEnd.ORDERLY
 
     def _keep_running(self, *spawn: Any) -> None:
-        """Start workers again that died, until the end is asked for or there is no point; as the server's own would."""
+        """Restart workers that die, until a signal comes or restarting is pointless. Replaces granian's own loop."""
         server, due = self._server, dict[int, float]()
         while not server.interrupt_signal:
             server.main_loop_interrupt.wait(None if not due else max(0.0, min(due.values()) - self._now()))
@@ -267,7 +269,7 @@ class Workers:
             for number in died:
                 delay = self._look_at_death(number)
                 if delay is None:
-                    server.interrupt_children.append(number)  # by this it knows that the end is not in order
+                    server.interrupt_children.append(number)  # granian then exits with an error
                     return
                 due[number] = self._now() + delay
             ready = [number for number, at in due.items() if at <= self._now()]
@@ -277,11 +279,11 @@ class Workers:
                 del due[number]
 
     def _now(self) -> float:
-        """Return the time in seconds, by the clock that the server looks at too."""
+        """Return the time in seconds, by the clock that granian uses."""
         return self._clock.monotonic_us() / 1_000_000
 
     def _look_at_death(self, number: int) -> float | None:
-        """Decide when a worker is started again, and tell it; None to give up."""
+        """Report a death, and return when the worker is started again; None to give up."""
         worker = self._server.wrks[number]
         has_been_up = any(read_snapshots(self._folder, NEWEST, BEFORE))
         lived_seconds = self._now() - worker.birth
@@ -298,7 +300,7 @@ class Workers:
         on_stop()
 
     def _wait_for_all(self, on_ready: Callable[[], None]) -> None:
-        while not self._over.wait(LOOK_SECONDS) and not self.signals:
+        while not self._over.wait(READY_POLL_SECONDS) and not self.signals:
             if sum(1 for _ in read_snapshots(self._folder, NEWEST)) >= self._settings.workers and self._answers():
                 on_ready()
                 return
@@ -329,7 +331,7 @@ def _server(address: ListenAddress, settings: ServeSettings, log: dict[str, Any]
         http=HTTPModes.http1,
         http1_settings=HTTP1Settings(header_read_timeout=int(settings.read_within_seconds * 1000)),
         websockets=False,
-        backpressure=room_for(Limits.of(settings).total),
+        backpressure=room_for(ConnectionLimits.of(settings).total),
         log_level=LogLevels.warning,
         log_dictconfig=log,
         workers_kill_timeout=ceil(settings.answer_within_seconds) + END_SECONDS,

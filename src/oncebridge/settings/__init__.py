@@ -5,28 +5,35 @@ first three say anything, variables do that programs before this one had: `REDIS
 `REDIS_PASSWORD` (none), `DOWNSTREAM_URL` and `DLQ_EVENT_BUS`.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re
-import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.event import Reshape
 from oncebridge.retry import RetryPolicy
-from oncebridge.settings.checks import FLAG, TEXT, TEXTS, Check, check, check_one, check_table, number, one_of, whole
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.profiles import read_profile
-from oncebridge.settings.secrets import KEY_SECRET, LEDGER, REFERENCES, Secret, is_reference, with_secret_file
-from oncebridge.settings.serve import SERVE, ServeSettings
+from oncebridge.settings.reading import (
+    Text,
+    Texts,
+    check_table,
+    declared,
+    read_setting,
+    read_settings,
+    read_value,
+)
+from oncebridge.settings.secrets import EXPECTED, KeySecret, LedgerURL, References, is_reference, with_secret_file
+from oncebridge.settings.serve import ServeSettings
 from oncebridge.settings.sinks import read_sink
 from oncebridge.settings.sinks.sink import SinkSettings
 from oncebridge.topics import Profile
@@ -36,50 +43,111 @@ DEFAULT_LEDGER: Final = "sqlite:///oncebridge.db"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set."""
+    """Everything that can be set. A field with a description is a setting of the file and of the environment."""
 
-    ledger: str = DEFAULT_LEDGER
-    secret: bytes | None = None
-    #: How long a claim runs before others may take it over; extended while its handler works.
-    lease_seconds: float = 30.0
-    #: How long a handler may work before its claim is no longer extended.
-    handler_timeout_seconds: float = 900.0
-    #: How long to wait for an event that somebody else is working on, before it is handed back.
-    busy_wait_seconds: float = 2.0
-    #: How long the end of a claim may wait to be written together with others.
-    settle_within_seconds: float = 0.001
-    retention_days: float = 30.0
-    #: How long the queue in front keeps a message, if there is one; what SQS does unless told otherwise.
-    queue_retention_days: float = 4.0
-    concurrency: int = 1
-    #: Whether each named archive replay processes every event once more.
-    replays_anew: bool = False
-    #: Orgs and sources (`*` works) that may come in; empty: all.
-    allowed_orgs: tuple[str, ...] = ()
-    allowed_sources: tuple[str, ...] = ()
-    #: What becomes of an event that no handler takes: acknowledge it, or keep it as a dead letter.
-    unhandled: Literal["acknowledge", "dead"] = "acknowledge"
-    #: Where events go that have neither handler nor sink.
-    downstream_url: str | None = None
-    #: Where dead letters are sent as well: an SQS queue's URL, an EventBridge bus's name or ARN.
-    dead_letter_queue: str | None = None
-    dead_letter_bus: str | None = None
-    #: How many dead letters there may be, and how long each is kept by `purge`; None: any number, and for ever.
-    dead_letters_max: int | None = None
-    dead_letter_retention_days: float | None = None
-    #: Whoever brings events over HTTP has to know one of these, if there are any.
-    api_keys: tuple[Secret, ...] = ()
-    #: Whether a Lambda function without keys takes requests over HTTP that AWS has not authenticated.
-    allow_requests_without_key: bool = False
-    #: How many deliveries one request over HTTP may hold.
-    deliveries_per_request: int = 1000
-    #: Under which CloudWatch keeps the metrics of a Lambda function.
-    metrics_namespace: str = "Oncebridge"
+    ledger: Annotated[
+        LedgerURL,
+        Meta(
+            description="where claims are remembered: a URL, or where one with a password is (`env:NAME` and so on, "
+            "see secrets). Without it `REDIS_HOST` names one, with `REDIS_PORT` and `REDIS_PASSWORD`"
+        ),
+    ] = DEFAULT_LEDGER
+    secret: Annotated[
+        KeySecret | None,
+        Meta(
+            description="where the secret for keys is: `env:NAME`, `file:PATH` or `secretsmanager:ID`; the "
+            "variable may hold the secret itself. Without one the ledger makes its own"
+        ),
+    ] = None
+    lease_seconds: Annotated[
+        float, Meta(ge=0.1, le=43_200, description="how long a dead worker's claims block others")
+    ] = 30.0
+    handler_timeout_seconds: Annotated[
+        float, Meta(ge=0.1, le=86_400, description="how long a claim is extended while its handler runs")
+    ] = 900.0
+    busy_wait_seconds: Annotated[
+        float, Meta(ge=0, le=3600, description="how long to wait for an event that another worker has claimed")
+    ] = 2.0
+    settle_within_seconds: Annotated[
+        float, Meta(ge=0, le=10, description="how long the end of a claim may wait to be written together with others")
+    ] = 0.001
+    retention_days: Annotated[float, Meta(ge=0, le=36_500, description="how long settled events are remembered")] = 30.0
+    queue_retention_days: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=14,
+            description="how long the queue in front keeps a message; doctor adds it to Genesys' 4 days and "
+            "EventBridge's 1",
+        ),
+    ] = 4.0
+    concurrency: Annotated[int, Meta(ge=1, le=256, description="handlers at a time")] = 1
+    replays_anew: Annotated[
+        bool, Meta(description="whether each named archive replay processes every event once more")
+    ] = False
+    allowed_orgs: Annotated[Texts, Meta(description="restricting senders: Genesys organizations")] = ()
+    allowed_sources: Annotated[Texts, Meta(description="the same for sources of envelopes; `*` works")] = ()
+    unhandled: Annotated[
+        Literal["acknowledge", "dead"],
+        Meta(
+            description="an event that no handler takes: `acknowledge` drops it, `dead` keeps it as a dead letter, "
+            "to be redriven once there is a handler",
+            extra={"expected": '"acknowledge" or "dead"'},
+        ),
+    ] = "acknowledge"
+    downstream_url: Annotated[
+        Text | None,
+        Meta(description="where events go that have neither handler nor sink; `DOWNSTREAM_URL` sets it too"),
+    ] = None
+    dead_letter_queue: Annotated[
+        Text | None, Meta(description="URL of an SQS queue that gets dead letters as well")
+    ] = None
+    dead_letter_bus: Annotated[
+        Text | None,
+        Meta(
+            description="name or ARN of an event bus that gets them, checked at the start "
+            "(`events:DescribeEventBus`); `DLQ_EVENT_BUS` sets it too"
+        ),
+    ] = None
+    dead_letters_max: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=100_000_000,
+            description="how many dead letters there may be; beyond, an event that would become one is not "
+            "acknowledged",
+        ),
+    ] = None
+    dead_letter_retention_days: Annotated[
+        float | None, Meta(ge=0.001, le=36_500, description="`purge` discards dead letters that are older")
+    ] = None
+    api_keys: Annotated[
+        References,
+        Meta(description="secrets of which a client has to send one over HTTP; two at once while you change them"),
+    ] = ()
+    allow_requests_without_key: Annotated[
+        bool,
+        Meta(
+            description="whether a Lambda function without `api_keys` takes requests that AWS has not authenticated: "
+            "anyone who knows its URL can then send events"
+        ),
+    ] = False
+    deliveries_per_request: Annotated[
+        int, Meta(ge=1, le=10_000, description="how many deliveries one request over HTTP may hold")
+    ] = 1000
+    metrics_namespace: Annotated[
+        str,
+        Meta(
+            pattern=r"\A(?!AWS/)[A-Za-z0-9._/#:-]{1,255}\Z",  # CloudWatch drops metrics under any other, silently
+            description="where CloudWatch keeps the metrics of a Lambda function",
+            extra={"expected": "a CloudWatch namespace such as Shop/Events, that begins with no AWS/"},
+        ),
+    ] = "Oncebridge"
     retry: RetryPolicy = RetryPolicy()
     serve: ServeSettings = ServeSettings()
     profiles: tuple[Profile, ...] = ()
     sinks: tuple[SinkSettings, ...] = ()
-    #: What an input transformer made of envelopes, back into envelopes.
+    #: Turns what an input transformer made of an envelope back into one.
     reshape: Reshape | None = None
 
     def __repr__(self) -> str:
@@ -96,25 +164,41 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
     values = {**_read_old_variables(os.environ), **from_file, **from_environment, **_check_given(given)}
     if "ledger" not in values:
         values |= _redis_ledger(os.environ)
-    retry = {name: values.pop(name) for name in RETRY if name in values}
-    serve = {name: values.pop(name) for name in SERVE if name in values}
-    return Settings(**values, retry=RetryPolicy(**retry), serve=ServeSettings(**serve))
+    return _replaced(Settings(), values)
 
 
 def with_given(settings: Settings, **given: Any) -> Settings:
     """Replace what is given, checked like any other; what is None was not given."""
-    values = _check_given(given)
-    retry = {name: values.pop(name) for name in RETRY if name in values}
-    serve = {name: values.pop(name) for name in SERVE if name in values}
+    return _replaced(settings, _check_given(given))
+
+
+def _replaced(settings: Settings, values: dict[str, Any]) -> Settings:
+    """Put values where they belong: into the settings themselves, or into one of their tables."""
+    retry = {name: values.pop(name) for name in RetryPolicy.__struct_fields__ if name in values}
+    serve = {name: values.pop(name) for name in ServeSettings.__struct_fields__ if name in values}
     return replace(settings, **values, retry=replace(settings.retry, **retry), serve=replace(settings.serve, **serve))
 
 
+# --- what can be set ----------------------------------------------------------------------------------------
+
+#: The tables of the file that have variables, and where the names of these begin.
+VARIABLES: Final = {"": "ONCEBRIDGE_", "retry": "ONCEBRIDGE_RETRY_", "serve": "ONCEBRIDGE_SERVE_"}
+_TABLES: Final = ("retry", "serve", "topics", "sinks", "envelope")
 #: What only a program can give ready-made.
 _READY_MADE: Final = ("profiles", "sinks", "reshape")
+_SecretFile: TypeAlias = Annotated[Text, Meta(description="a file that holds the secret for keys")]
+
+
+@lru_cache(maxsize=3)
+def known_settings(table: str = "") -> dict[str, Any]:
+    """Return the types of the settings of a table by name; those that stand in no table unless one is named."""
+    if table:
+        return declared(RetryPolicy if table == "retry" else ServeSettings)
+    return {**declared(Settings), "secret_file": _SecretFile}
 
 
 def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check what a program gives like what stands in the file; what is None was not given."""
+    """Check what a program gives like what the file says; what is None was not given."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         if value is None:
@@ -122,66 +206,28 @@ def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
         if name in _READY_MADE:
             values[name] = tuple(value) if isinstance(value, list) else value
         else:
-            known = RETRY if name in RETRY else SERVE if name in SERVE else TOP
-            values[name] = check_one(known, name, value, name, _TABLES)
+            table = next((table for table in ("retry", "serve") if name in known_settings(table)), "")
+            values[name] = read_setting(known_settings(table), name, value, name, _TABLES)
     return with_secret_file(values)
 
 
-_NAMESPACE: Final = re.compile(r"(?!AWS/)[A-Za-z0-9._/#:-]{1,255}")
-
-
-def _read_namespace(value: Any) -> str:
-    """Read what CloudWatch takes; it drops metrics under any other name, and says nothing."""
-    if not isinstance(value, str) or not _NAMESPACE.fullmatch(value):
-        raise ValueError
-    return value
-
-
-TOP: Final = {
-    "ledger": LEDGER,
-    "secret_file": TEXT,
-    "secret": KEY_SECRET,
-    "lease_seconds": number(0.1, 43_200),
-    "handler_timeout_seconds": number(0.1, 86_400),
-    "busy_wait_seconds": number(0, 3600),
-    "settle_within_seconds": number(0, 10),
-    "retention_days": number(0, 36_500),
-    "queue_retention_days": number(0, 14),
-    "concurrency": whole(1, 256),
-    "replays_anew": FLAG,
-    "allowed_orgs": TEXTS,
-    "allowed_sources": TEXTS,
-    "unhandled": one_of("acknowledge", "dead"),
-    "downstream_url": TEXT,
-    "dead_letter_queue": TEXT,
-    "dead_letter_bus": TEXT,
-    "dead_letters_max": whole(1, 100_000_000),
-    "dead_letter_retention_days": number(0.001, 36_500),
-    "api_keys": REFERENCES,
-    "allow_requests_without_key": FLAG,
-    "deliveries_per_request": whole(1, 10_000),
-    "metrics_namespace": Check("a CloudWatch namespace such as Shop/Events, that begins with no AWS/", _read_namespace),
-}
-RETRY: Final = {
-    "attempts": whole(1, 1000),
-    "base_seconds": number(0, 3600),
-    "cap_seconds": number(0, 86_400),
-}
-_TABLES: Final = ("retry", "serve", "topics", "sinks", "envelope")
-_PORT: Final = whole(1, 65_535)
+_PORT: Final = Annotated[int, Meta(ge=1, le=65_535)]
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        import tomllib  # only where there is a file: a function by environment starts without it
+
+        return tomllib.loads(text)
     except FileNotFoundError:
         if must_exist:
             raise ConfigurationError(
                 f"{path}: no such file; create it, or name another by --settings or ONCEBRIDGE_SETTINGS"
             ) from None
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # tomllib's, or of a file that is not UTF-8
         raise ConfigurationError(f"{path}: not TOML: {error}") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
@@ -190,10 +236,8 @@ def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any]:
 def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in tables.items():
-        if name == "retry":
-            values |= check(RETRY, check_table(value, file, name), f"{file}: [retry]")
-        elif name == "serve":
-            values |= check(SERVE, check_table(value, file, name), f"{file}: [serve]")
+        if name in ("retry", "serve"):
+            values |= read_settings(known_settings(name), check_table(value, file, name), f"{file}: [{name}]")
         elif name == "topics":
             profiles = check_table(value, file, name, 'topics."TOPIC"')
             values["profiles"] = tuple(read_profile(topic, fields, file) for topic, fields in profiles.items())
@@ -204,22 +248,22 @@ def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
             values["reshape"] = read_envelope(value, file)
         elif name == "secret" and not is_reference(value):
             raise ConfigurationError(
-                f"{file}: secret: keep it out of this file, and name where it is instead: {KEY_SECRET.expected}"
+                f"{file}: secret: keep it out of this file, and name where it is instead: {EXPECTED}"
             )
         else:
-            values[name] = check_one(TOP, name, value, f"{file}: {name}", _TABLES)
+            values[name] = read_setting(known_settings(), name, value, f"{file}: {name}", _TABLES)
     return with_secret_file(values)
 
 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Read `ONCEBRIDGE_NAME` for each setting; `ONCEBRIDGE_RETRY_NAME` for those of the table `retry`, and so on."""
-    names = {f"ONCEBRIDGE_{name.upper()}": (TOP, name) for name in TOP}
-    names |= {f"ONCEBRIDGE_RETRY_{name.upper()}": (RETRY, name) for name in RETRY}
-    names |= {f"ONCEBRIDGE_SERVE_{name.upper()}": (SERVE, name) for name in SERVE}
     values = {}
-    for variable, (known, name) in names.items():
-        if environment.get(variable):
-            values[name] = check_one(known, name, environment[variable], variable)
+    for table, start in VARIABLES.items():
+        known = known_settings(table)
+        for name in known:
+            variable = f"{start}{name.upper()}"
+            if environment.get(variable):
+                values[name] = read_setting(known, name, environment[variable], variable)
     return with_secret_file(values)
 
 
@@ -236,7 +280,7 @@ def _redis_ledger(environment: Mapping[str, str]) -> dict[str, str]:
     host = environment.get("REDIS_HOST")
     if not host:
         return {}
-    port = check_one({"port": _PORT}, "port", environment.get("REDIS_PORT") or "6379", "REDIS_PORT")
+    port = read_value(_PORT, environment.get("REDIS_PORT") or "6379", "REDIS_PORT")
     password = quote(environment.get("REDIS_PASSWORD", ""), safe="")
     return {"ledger": f"redis://{password and f':{password}@'}{_host_in_url(host)}:{port}/0"}
 
@@ -248,7 +292,7 @@ def _host_in_url(host: str) -> str:
     try:
         address = ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
-        # Not shown: somebody may have put a whole URL there, with its password.
+        # Not shown: it may be a whole URL, with its password.
         raise ConfigurationError(
             "REDIS_HOST: expected a host alone, such as cache.internal or ::1; the port belongs into REDIS_PORT, "
             "the password into REDIS_PASSWORD, and a whole URL into ONCEBRIDGE_LEDGER"

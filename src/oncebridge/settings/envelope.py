@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from oncebridge.event import ENVELOPE_FIELDS, Reshape
-from oncebridge.settings.checks import Check, check, check_table, read_text
-from oncebridge.settings.expressions import compiled
+from oncebridge.settings.expressions import Search, read_expression
+from oncebridge.settings.reading import check_table, read_by, read_settings
 
 
 def read_envelope(given: Any, file: str) -> Reshape:
     """Check the table, and return what turns an object without `detail` into an envelope."""
-    searches = check(ENVELOPE, check_table(given, file, "envelope"), f"{file}: [envelope]")
+    searches = read_settings(ENVELOPE, check_table(given, file, "envelope"), f"{file}: [envelope]")
     found_by = {name.replace("_", "-"): search for name, search in searches.items()}
     # What belongs to the envelope is no part of the event: its id is another one when the event is published again.
     framing = frozenset(given[name] for name in searches if name != "detail")
@@ -24,5 +24,5 @@ def read_envelope(given: Any, file: str) -> Reshape:
     return reshape
 
 
-_EXPRESSION: Final = Check("a JMESPath expression such as conversation.id", lambda value: compiled(read_text(value)))
-ENVELOPE: Final = {name.replace("-", "_"): _EXPRESSION for name in (*ENVELOPE_FIELDS, "detail")}
+_Expression: TypeAlias = Annotated[Search, read_by(read_expression, "a JMESPath expression such as conversation.id")]
+ENVELOPE: Final = {name.replace("-", "_"): _Expression for name in (*ENVELOPE_FIELDS, "detail")}

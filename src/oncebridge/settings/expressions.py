@@ -6,8 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from oncebridge.errors import MissingExtra
+from oncebridge.settings.reading import read_text
 
 Search: TypeAlias = Callable[[Any], Any]
+
+
+def read_expression(value: Any) -> Search:
+    """Compile the expression of a setting."""
+    return compiled(read_text(value))
 
 
 def compiled(text: str) -> Search:

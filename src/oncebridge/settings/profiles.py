@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from oncebridge.errors import ConfigurationError
-from oncebridge.settings.checks import FLAG, Check, check, check_table, read_text, whole
 from oncebridge.settings.expressions import compiled
+from oncebridge.settings.reading import check_table, read_by, read_settings, read_text
 from oncebridge.topics import Field, Kind, Profile, plain
 
 TIMES_MAX: Final = 8  # in one body; ledgers keep all of them for each entity
@@ -17,7 +19,7 @@ def read_profile(topic: str, given: Any, file: str) -> Profile:
     """Check one table."""
     table = f'topics."{topic}"'
     where = f"{file}: [{table}]"
-    values = check(PROFILE, check_table(given, file, table), where)
+    values = read_settings(PROFILE, check_table(given, file, table), where)
     if values.get("kind") is not Kind.STATE:
         for name in ("entity", "version", "echo_window_ms", "stale"):
             if name in values:
@@ -54,17 +56,19 @@ def _read_paths(value: Any) -> tuple[Field, ...]:
     return tuple(plain(item) for item in items)
 
 
-_FIELD: Final = Check("a JMESPath expression such as data.id", _read_field)
-_FIELDS: Final = Check("a JMESPath expression such as data.id, or a list of them", _read_fields)
-_TIMES: Final = Check(f"a JMESPath expression such as data.at, or a list of up to {TIMES_MAX}", _read_times)
-_PATHS: Final = Check("a path such as data.updatedAt or participants[].score, or a list of them", _read_paths)
+_FIELD: Final = Annotated[Field, read_by(_read_field, "a JMESPath expression such as data.id")]
+#: What a profile's table may say. The defaults are those of `Profile`.
 PROFILE: Final = {
-    "kind": Check("fact, state or sample", Kind),
-    "entity": _FIELDS,
-    "time": _TIMES,
+    "kind": Kind,
+    "entity": Annotated[Field, read_by(_read_fields, "a JMESPath expression such as data.id, or a list of them")],
+    "time": Annotated[
+        Field, read_by(_read_times, f"a JMESPath expression such as data.at, or a list of up to {TIMES_MAX}")
+    ],
     "explicit_id": _FIELD,
     "version": _FIELD,
-    "exclude": _PATHS,
-    "echo_window_ms": whole(0, 86_400_000),
-    "stale": FLAG,
+    "exclude": Annotated[
+        Field, read_by(_read_paths, "a path such as data.updatedAt or participants[].score, or a list of them")
+    ],
+    "echo_window_ms": Annotated[int, Meta(ge=0, le=86_400_000)],
+    "stale": bool,
 }

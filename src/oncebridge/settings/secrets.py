@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from oncebridge.amazon import Meaning, code_of, make_client, meaning_of, require_boto3
 from oncebridge.errors import ConfigurationError
-from oncebridge.settings.checks import Check, read_text, read_texts
+from oncebridge.settings.reading import read_by, read_text, read_texts
 
 SECRET_BYTES_MIN: Final = 16
 SECRET_BYTES_MAX: Final = 64  # as much as the hash takes
@@ -34,7 +34,7 @@ def read_reference(reference: Any) -> Secret:
     kind, colon, place = reference.partition(":")
     fetch = _PLACES.get(kind)
     if fetch is None or not colon or not place:
-        # Not shown: somebody may have put the secret itself there.
+        # Not shown: it may be the secret itself.
         raise ConfigurationError(
             "a secret is named by where it is: env:NAME, file:PATH or secretsmanager:ID; the secret itself does not "
             "belong into the settings"
@@ -92,24 +92,24 @@ _OWN_WORDS: Final = {
 }
 _PLACES: Final = {"env": _from_environment, "file": _from_file, "secretsmanager": _from_secrets_manager}
 
-REFERENCE: Final = Check("env:NAME, file:PATH or secretsmanager:ID", read_reference, shown=False)
-REFERENCES: Final = Check(
-    "a list of env:NAME, file:PATH or secretsmanager:ID",
-    lambda value: tuple(read_reference(reference) for reference in read_texts(value)),
-    shown=False,
-)
+EXPECTED: Final = "env:NAME, file:PATH or secretsmanager:ID"
 
-LEDGER: Final = Check(
-    "a ledger's URL such as sqlite:///once.db, or where one is: env:NAME, file:PATH or secretsmanager:ID",
-    _read_ledger,
-    shown=False,
-)
+
+def _read_references(value: Any) -> tuple[Secret, ...]:
+    return tuple(read_reference(reference) for reference in read_texts(value))
+
+
+Reference: TypeAlias = Annotated[Secret, read_by(read_reference, EXPECTED, shown=False)]
+References: TypeAlias = Annotated[tuple[Secret, ...], read_by(_read_references, f"a list of {EXPECTED}", shown=False)]
+LedgerURL: TypeAlias = Annotated[
+    str, read_by(_read_ledger, f"a ledger's URL such as sqlite:///once.db, or where one is: {EXPECTED}", shown=False)
+]
 
 
 def read_key_secret(secret: bytes) -> bytes:
     """Check the secret that keys are made with."""
     if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
-        # Its length may be told, its content never.
+        # Its length may be shown, its content never.
         raise ConfigurationError(
             f"a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, this one has {len(secret)}; "
             "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
@@ -124,7 +124,7 @@ def _read_key_secret(value: Any) -> bytes:
     return read_key_secret((read_reference(value).value if is_reference(value) else read_text(value)).encode())
 
 
-KEY_SECRET: Final = Check("env:NAME, file:PATH or secretsmanager:ID", _read_key_secret, shown=False)
+KeySecret: TypeAlias = Annotated[bytes, read_by(_read_key_secret, EXPECTED, shown=False)]
 
 
 def with_secret_file(values: dict[str, Any]) -> dict[str, Any]:

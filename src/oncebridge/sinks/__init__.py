@@ -72,7 +72,7 @@ class Breakers:
         return found
 
 
-class Means(msgspec.Struct, frozen=True, kw_only=True):
+class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a sink gets from the bridge that it belongs to."""
 
     clock: Clock
@@ -82,8 +82,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     retention_us: int
 
 
-def make_sink(settings: SinkSettings, means: Means) -> Sink:
+def make_sink(settings: SinkSettings, context: SinkContext) -> Sink:
     """Make the sink that settings describe."""
     module, name = KINDS[type(settings)]
-    sink: Sink = getattr(import_module(f"oncebridge.sinks.{module}"), name)(settings, means)
+    sink: Sink = getattr(import_module(f"oncebridge.sinks.{module}"), name)(settings, context)
     return sink

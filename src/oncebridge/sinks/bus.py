@@ -26,8 +26,8 @@ from oncebridge.amazon import (
 )
 from oncebridge.identity import read_time
 from oncebridge.ledgers.findings import Finding, good, warning, wrong
+from oncebridge.sinks.batch_sender import NO_ANSWER, BatchSender, Entry, EntryRefused, Failure, Item
 from oncebridge.sinks.promise import AT_LEAST_ONCE, SinkPromise
-from oncebridge.sinks.sending import NO_ANSWER, Entry, EntryRefused, Failure, Sending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from oncebridge.clock import Clock
     from oncebridge.event import Event
     from oncebridge.settings.sinks.bus import BusSettings
-    from oncebridge.sinks import Means
+    from oncebridge.sinks import SinkContext
 
 #: For events that came without one.
 SOURCE: Final = "oncebridge"
@@ -43,8 +43,8 @@ DETAIL_TYPE_MAX: Final = 128
 _TIME_BYTES: Final = 14
 
 
-class Bus(Sending):
-    """Puts events on one bus, up to ten in a call."""
+class BusSender(BatchSender[Item]):
+    """Puts entries on one bus that is there."""
 
     service = "EventBridge"
     own_words: ClassVar = {
@@ -52,16 +52,38 @@ class Bus(Sending):
         Meaning.MISSING: "there is no such bus, or it cannot be seen from here; create it, or correct the setting",
     }
 
-    def __init__(self, settings: BusSettings, means: Means) -> None:
-        """Take the settings; nothing is connected before the first event."""
-        setting = f"sink {settings.name}: bus"
+    def __init__(self, name: str, bus: str, setting: str, context: SinkContext, *, doubts: bool) -> None:
+        """Take its name, the bus with the setting that names it, and whether one that is unseen may still be there."""
         require_boto3(setting)
-        self._source = settings.source
-        self._bus = check_bus(settings.bus, setting)
-        self._look = BusLook(self._bus, means.clock, doubts=True)
+        self._bus = check_bus(bus, setting)
+        self._look = BusLook(self._bus, context.clock, doubts=doubts)
         place = f"bus {self._bus.rpartition('event-bus/')[2]}"
-        client = LazyClient(lambda: bus_client(settings.bus, setting))
-        super().__init__(settings.name, place, client, means.breakers.of(f"bus {self._bus}"))
+        client = LazyClient(lambda: bus_client(bus, setting))
+        super().__init__(name, place, client, context.breakers.of(f"bus {self._bus}"))
+
+    def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
+        client = self._client()
+        self._look(client)
+        answers = client.put_events(Entries=contents).get("Entries") or []
+        failures = [_failure(answer) for answer in answers[: len(contents)]]
+        return failures + [NO_ANSWER] * (len(contents) - len(failures))
+
+
+def bus_entry(bus: str, source: str, detail_type: str, detail: bytes, **more: Any) -> Entry:
+    """Make an entry for a bus; its size is counted as EventBridge counts it."""
+    content = {"EventBusName": bus, "Source": source, "DetailType": detail_type, "Detail": detail.decode(), **more}
+    texts = (source, detail_type, *more.get("Resources", ()))
+    size = len(detail) + sum(len(text.encode()) for text in texts) + (_TIME_BYTES if "Time" in more else 0)
+    return Entry(content, size)
+
+
+class Bus(BusSender["Event"]):
+    """Puts events on one bus, up to ten in a call."""
+
+    def __init__(self, settings: BusSettings, context: SinkContext) -> None:
+        """Take the settings; nothing is connected before the first event."""
+        self._source = settings.source
+        super().__init__(settings.name, settings.bus, f"sink {settings.name}: bus", context, doubts=True)
 
     @property
     def promise(self) -> SinkPromise:
@@ -79,26 +101,10 @@ class Bus(Sending):
         if len(detail_type) > DETAIL_TYPE_MAX:
             raise EntryRefused(f"its detail-type is longer than the {DETAIL_TYPE_MAX} characters that a bus takes")
         source = self._source or own_source(event.envelope.source) or SOURCE
-        resources = frame.texts()
-        time = _time_of(event)
-        content = {
-            "EventBusName": self._bus,
-            "Source": source,
-            "DetailType": detail_type,
-            "Detail": detail.decode(),
-            **({"Resources": resources} if resources else {}),
-            **({} if time is None else {"Time": time}),
-        }
-        texts = (source, detail_type, *resources)
-        size = len(detail) + sum(len(text.encode()) for text in texts) + (0 if time is None else _TIME_BYTES)
-        return Entry(content, size)
-
-    def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
-        client = self._client()
-        self._look(client)
-        answers = client.put_events(Entries=contents).get("Entries") or []
-        failures = [_failure(answer) for answer in answers[: len(contents)]]
-        return failures + [NO_ANSWER] * (len(contents) - len(failures))
+        more: dict[str, Any] = {"Resources": frame.texts(), "Time": _time_of(event)}
+        return bus_entry(
+            self._bus, source, detail_type, detail, **{name: value for name, value in more.items() if value}
+        )
 
     def examine(self) -> Iterator[Finding]:
         """Look whether the bus is there."""

@@ -36,19 +36,19 @@ IDLE_US: Final = 4_000_000
 FIRST_FINAL_STATUS: Final = 200
 
 
-class ReceiverUnwell(SaysWhy):
+class ReceiverUnavailable(SaysWhy):
     """A receiver cannot be reached, does not answer, or asks for a pause: others need not try just now."""
 
 
-class ReceiverUnreachable(ReceiverUnwell):
+class ReceiverUnreachable(ReceiverUnavailable):
     """There is no connection to the receiver, so nothing was sent."""
 
 
-class ReceiverTimedOut(ReceiverUnwell):
+class ReceiverTimedOut(ReceiverUnavailable):
     """The receiver did not answer in time; whether the event took effect is not known."""
 
 
-class AnswerLost(ReceiverUnwell):
+class AnswerLost(ReceiverUnavailable):
     """The connection ended before the answer; whether the event took effect is not known."""
 
 
@@ -108,7 +108,7 @@ class Exchanges:
         self._pool.close()
         self._pool = self._new_pool()
 
-    def _no_answer(self, error: HTTPError) -> ReceiverUnwell:
+    def _no_answer(self, error: HTTPError) -> ReceiverUnavailable:
         cause = error.args[1] if isinstance(error, ProtocolError) and len(error.args) > 1 else error
         if isinstance(cause, (PoolTimeoutError, TimeoutError)):
             return ReceiverTimedOut(

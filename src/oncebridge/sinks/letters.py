@@ -1,40 +1,30 @@
 """Sends dead letters on, to an SQS queue or an EventBridge bus: each is in the ledger already.
 
-What is sent holds the event as it came, so whoever may read the queue or the bus may read personal data.
+A letter holds the event as it came, so everyone who may read the queue or the bus may read personal data.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oncebridge.amazon import (
-    LazyClient,
-    Meaning,
-    bus_client,
-    check_bus,
-    check_queue,
-    code_of,
-    meaning_of_code,
-    queue_client,
-    require_boto3,
-    short_code,
-)
-from oncebridge.clock import SystemClock
-from oncebridge.errors import SaysWhy
+from oncebridge.breaker import Open
+from oncebridge.errors import RetryLater, SaysWhy
 from oncebridge.handlers import Handler, LetterCopy
 from oncebridge.ledgers.findings import Finding, warning
-from oncebridge.sinks.bus import BusLook
-from oncebridge.sinks.queue import message_attributes, printable, queue_findings
+from oncebridge.sinks.batch_sender import BatchSender, Entry, EntryRefused, Failure
+from oncebridge.sinks.bus import BusSender, bus_entry
+from oncebridge.sinks.queue import QueueSender, printable, queue_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from oncebridge.clock import Clock
     from oncebridge.settings import Settings
+    from oncebridge.sinks import SinkContext
 
 SOURCE: Final = "oncebridge"  # sources that begin with `aws.` are Amazon's, so the event's own cannot be used
 DETAIL_TYPE: Final = "Dead Letter"
@@ -42,17 +32,21 @@ DETAIL_TYPE: Final = "Dead Letter"
 _TEXT_ALLOWED: Final = {0x9, 0xA, 0xD}
 
 
-class LetterNotSent(SaysWhy):
+class LetterNotSent(RetryLater, SaysWhy):
     """A dead letter could not be sent on; it is in the ledger, and its delivery is not acknowledged yet."""
 
+    def __init__(self, message: str, *, after_seconds: float = 0.0) -> None:
+        """Take the words, and how long the queue or bus is left alone."""
+        super().__init__(message, after_seconds=after_seconds)
 
-def make_copiers(settings: Settings) -> tuple[Handler, ...]:
-    """Make what sends dead letters to where the settings say; nothing is connected before the first."""
+
+def make_copiers(settings: Settings, context: SinkContext) -> tuple[Handler, ...]:
+    """Make the handlers that send dead letters on, as the settings say; nothing is connected before the first."""
     copiers = []
     if settings.dead_letter_queue is not None:
-        copiers.append(_copier("dead letters to the queue", LetterQueue(settings.dead_letter_queue)))
+        copiers.append(_copier("dead letters to the queue", LetterQueue(settings.dead_letter_queue, context)))
     if settings.dead_letter_bus is not None:
-        copiers.append(_copier("dead letters to the bus", LetterBus(settings.dead_letter_bus)))
+        copiers.append(_copier("dead letters to the bus", LetterBus(settings.dead_letter_bus, context)))
     return tuple(copiers)
 
 
@@ -60,110 +54,78 @@ def _copier(name: str, function: Callable[[LetterCopy], None]) -> Handler:
     return Handler(pattern="*", function=function, name=name, persistent=True)
 
 
-class LetterQueue:
+class LetterSender(BatchSender[LetterCopy]):
+    """Sends dead letters one at a time, and a note in place of one that is not accepted as it is."""
+
+    @abstractmethod
+    def _note_entry(self, item: LetterCopy) -> Entry:
+        """Write an entry that says where the letter is."""
+
+    def __call__(self, item: LetterCopy) -> None:
+        """Send one. No failure is final: the letter of a letter would be nowhere."""
+        error = self._send_one(self._entry(item))
+        if isinstance(error, EntryRefused):
+            error = self._send_one(self._note_entry(item))
+        if isinstance(error, Open):
+            raise LetterNotSent(f"could not be sent: {error.last}", after_seconds=error.retry_in_us / 1_000_000)
+        if error is not None:
+            after_seconds = error.after_seconds if isinstance(error, RetryLater) else 0.0
+            raise LetterNotSent(f"could not be sent: {error}", after_seconds=after_seconds) from error
+
+
+class LetterQueue(LetterSender, QueueSender[LetterCopy]):
     """Sends dead letters to an SQS queue: the event is the body, as in the queues that EventBridge fills itself."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, context: SinkContext) -> None:
         """Take the queue's URL."""
-        require_boto3("dead_letter_queue")
-        self._url = check_queue(url, "dead_letter_queue")
-        self._client = LazyClient(lambda: queue_client(url, "dead_letter_queue"))
+        super().__init__("dead letters", url, "dead_letter_queue", context)
 
-    def __call__(self, copy: LetterCopy) -> None:
-        """Send one."""
-        text = _text(copy.raw)
-        body = base64.b64encode(copy.raw).decode() if text is None else text
-        encoding = {"oncebridge_encoding": "base64"} if text is None else {}
-        _send(lambda: self._send(copy, body, encoding), lambda: self._send(copy, _note(copy).decode(), {}))
+    def _entry(self, item: LetterCopy) -> Entry:
+        text = _text(item.raw)
+        if text is None:
+            return self._letter(item, base64.b64encode(item.raw).decode(), {"oncebridge_encoding": "base64"})
+        return self._letter(item, text, {})
 
-    def _send(self, copy: LetterCopy, body: str, encoding: dict[str, str]) -> None:
-        facts = {**_facts(copy), **encoding}
-        self._client().send_message(
-            QueueUrl=self._url, MessageBody=body, MessageAttributes=message_attributes(facts), **self._order(copy)
-        )
+    def _note_entry(self, item: LetterCopy) -> Entry:
+        return self._letter(item, _note(item).decode(), {})
+
+    def _letter(self, item: LetterCopy, body: str, encoding: dict[str, str]) -> Entry:
+        digest = hashlib.sha256(f"{item.key} {item.handler}".encode()).hexdigest()
+        return self._message(body, {**_facts(item), **encoding}, group=item.key, once_by=digest)
+
+    def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
+        for content in contents:  # always one
+            self._client().send_message(QueueUrl=self._url, **content)
+        return [None] * len(contents)
 
     def examine(self) -> Iterator[Finding]:
-        """Look whether the queue is there; what is too large for it is sent as a note."""
+        """Look whether the queue is there; a letter that is too large for it is sent as a note."""
         found = list(queue_findings(self._client, self._url, "dead_letter_queue", 1))
         fix = "allow sqs:GetQueueAttributes beside sqs:SendMessage, or check by hand that it is there"
         yield from found or [warning("queue", "may not be looked at", fix)]
 
-    def close(self) -> None:
-        """Close the connections; it may be used again."""
-        self._client.close()
 
-    def _order(self, copy: LetterCopy) -> dict[str, str]:
-        if not self._url.endswith(".fifo"):
-            return {}
-        digest = hashlib.sha256(f"{copy.key} {copy.handler}".encode()).hexdigest()
-        return {"MessageGroupId": copy.key, "MessageDeduplicationId": digest}
-
-
-class LetterBus:
+class LetterBus(LetterSender, BusSender[LetterCopy]):
     """Sends dead letters to an EventBridge bus, as events of our own that hold the one that died."""
 
-    def __init__(self, bus: str, clock: Clock | None = None) -> None:
+    def __init__(self, bus: str, context: SinkContext) -> None:
         """Take the bus's name or ARN."""
-        require_boto3("dead_letter_bus")
-        self._bus = check_bus(bus, "dead_letter_bus")
-        # Without doubts: what is dropped there is in nobody's queue, and its delivery would be acknowledged.
-        self._look = BusLook(self._bus, clock or SystemClock(), doubts=False)
-        self._client = LazyClient(lambda: bus_client(bus, "dead_letter_bus"))
+        # Without doubts: EventBridge would drop the letter, and its delivery would be acknowledged.
+        super().__init__("dead letters", bus, "dead_letter_bus", context, doubts=False)
 
-    def __call__(self, copy: LetterCopy) -> None:
-        """Send one, to a bus that is there."""
-        _send(lambda: self._put(_detail(copy)), lambda: self._put(_note(copy)))
+    def _entry(self, item: LetterCopy) -> Entry:
+        return bus_entry(self._bus, SOURCE, DETAIL_TYPE, _detail(item))
+
+    def _note_entry(self, item: LetterCopy) -> Entry:
+        return bus_entry(self._bus, SOURCE, DETAIL_TYPE, _note(item))
 
     def examine(self) -> Iterator[Finding]:
         """Look whether the bus is there."""
         return self._look.findings(self._client, "dead_letter_bus")
 
-    def close(self) -> None:
-        """Close the connections; it may be used again."""
-        self._client.close()
-
-    def _put(self, detail: bytes) -> None:
-        entry = {
-            "EventBusName": self._bus,
-            "Source": SOURCE,
-            "DetailType": DETAIL_TYPE,
-            "Detail": detail.decode(),
-        }
-        client = self._client()
-        self._look(client)
-        (answer,) = client.put_events(Entries=[entry])["Entries"]
-        if "EventId" not in answer:  # the call succeeds although its entry does not
-            raise _Refused(answer.get("ErrorCode", "no event id"))
-
-
-class _Refused(Exception):
-    """One entry of a call was not taken."""
-
-
-def _send(whole: Callable[[], None], note: Callable[[], None]) -> None:
-    """Send all of it; only a note where Amazon does not take it."""
-    try:
-        try:
-            whole()
-        except Exception as error:
-            if meaning_of_code(_code(error)) is not Meaning.REFUSED:
-                raise
-            note()
-    except Exception as error:  # whatever boto3 raises becomes ours
-        raise LetterNotSent(f"could not be sent: {_why(_code(error))}") from error
-
-
-def _why(code: str) -> str:
-    is_missing = meaning_of_code(code) is Meaning.MISSING
-    return f"there is no such bus or queue, or it cannot be seen from here ({code})" if is_missing else code
-
-
-def _code(error: Exception) -> str:
-    return short_code(error.args[0]) if isinstance(error, _Refused) else code_of(error)
-
 
 def _facts(copy: LetterCopy) -> dict[str, str]:
-    """Return what is known of a letter, free of what it holds."""
+    """Return the facts about a letter, without anything of the event in it."""
     return {
         "oncebridge_key": copy.key,
         "oncebridge_topic": printable(copy.topic),
@@ -194,7 +156,7 @@ def _detail(copy: LetterCopy) -> bytes:
 
 
 def _note(copy: LetterCopy) -> bytes:
-    """Write where the letter is, for those that are too large to be sent."""
+    """Write where the letter is, for one that is too large to be sent."""
     return msgspec.json.encode({**_named(copy), "bytes": len(copy.raw), "see": f"oncebridge dead show {copy.key}"})
 
 

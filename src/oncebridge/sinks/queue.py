@@ -20,23 +20,23 @@ from oncebridge.amazon import (
     short_code,
 )
 from oncebridge.ledgers.findings import Finding, good, warning, wrong
-from oncebridge.sinks.context import body_of
+from oncebridge.sinks.batch_sender import BYTES_MAX, NO_ANSWER, BatchSender, Entry, Failure, Item
+from oncebridge.sinks.event_tree import body_of
 from oncebridge.sinks.promise import AT_LEAST_ONCE, SinkPromise
-from oncebridge.sinks.sending import BYTES_MAX, NO_ANSWER, Entry, Failure, Sending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from oncebridge.event import Event
     from oncebridge.settings.sinks.queue import QueueSettings
-    from oncebridge.sinks import Means
+    from oncebridge.sinks import SinkContext
 
 #: What JSON may hold and a queue does not take; both can only stand within a text, where an escape says the same.
 _ESCAPES: Final = (("\ufffe", "\\ufffe"), ("\uffff", "\\uffff"))
 
 
-class Queue(Sending):
-    """Sends events to one queue, up to ten in a call."""
+class QueueSender(BatchSender[Item]):
+    """Sends messages to one queue."""
 
     service = "SQS"
     own_words: ClassVar = {
@@ -44,16 +44,41 @@ class Queue(Sending):
         Meaning.MISSING: "there is no such queue; create it, or correct the setting",
     }
 
-    def __init__(self, settings: QueueSettings, means: Means) -> None:
-        """Take the settings; nothing is connected before the first event."""
-        setting = f"sink {settings.name}: queue"
+    def __init__(self, name: str, url: str, setting: str, context: SinkContext) -> None:
+        """Take its name, and the queue's URL with the setting that names it."""
         require_boto3(setting)
-        self._search = settings.body
-        self._url = check_queue(settings.queue, setting)
+        self._url = check_queue(url, setting)
         self._is_fifo = self._url.endswith(".fifo")
         place = f"queue {self._url.rpartition('/')[2]}"
-        client = LazyClient(lambda: queue_client(settings.queue, setting))
-        super().__init__(settings.name, place, client, means.breakers.of(self._url))
+        client = LazyClient(lambda: queue_client(url, setting))
+        super().__init__(name, place, client, context.breakers.of(self._url))
+
+    def _message(self, body: str, facts: Mapping[str, str | int], *, group: str, once_by: str) -> Entry:
+        """Make a message; a FIFO queue keeps those of a group in order, and drops a repeat of `once_by`."""
+        order = {"MessageGroupId": group, "MessageDeduplicationId": once_by} if self._is_fifo else {}
+        attributes = message_attributes(facts)
+        size = len(body.encode())
+        for name, value in attributes.items():
+            size += sum(len(text.encode()) for text in (name, *value.values()))
+        return Entry({"MessageBody": body, "MessageAttributes": attributes, **order}, size)
+
+    def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
+        entries = [{"Id": str(at), **content} for at, content in enumerate(contents)]
+        answer = self._client().send_message_batch(QueueUrl=self._url, Entries=entries)
+        # Answers come in any order, and by their ids alone.
+        ends: dict[Any, Failure | None] = {one.get("Id"): None for one in answer.get("Successful") or ()}
+        for one in answer.get("Failed") or ():
+            ends[one.get("Id")] = Failure(short_code(one.get("Code")), str(one.get("Message") or ""))
+        return [ends.get(entry["Id"], NO_ANSWER) for entry in entries]
+
+
+class Queue(QueueSender["Event"]):
+    """Sends events to one queue, up to ten in a call."""
+
+    def __init__(self, settings: QueueSettings, context: SinkContext) -> None:
+        """Take the settings; nothing is connected before the first event."""
+        self._search = settings.body
+        super().__init__(settings.name, settings.queue, f"sink {settings.name}: queue", context)
 
     @property
     def promise(self) -> SinkPromise:
@@ -71,34 +96,14 @@ class Queue(Sending):
         body = body_of(event, self._search).decode()
         for character, escape in _ESCAPES:
             body = body.replace(character, escape)
-        attributes = message_attributes(
-            {
-                "oncebridge_key": event.key,
-                "oncebridge_topic": printable(event.topic),
-                "oncebridge_token": event.token,
-                "oncebridge_attempt": event.attempt,
-            }
-        )
-        size = len(body.encode())
-        for name, value in attributes.items():
-            size += sum(len(text.encode()) for text in (name, *value.values()))
-        return Entry({"MessageBody": body, "MessageAttributes": attributes, **self._order(event)}, size)
-
-    def _order(self, event: Event) -> dict[str, str]:
-        """Return by what a FIFO queue orders an event, and knows it again."""
-        if not self._is_fifo:
-            return {}
+        facts: dict[str, str | int] = {
+            "oncebridge_key": event.key,
+            "oncebridge_topic": printable(event.topic),
+            "oncebridge_token": event.token,
+            "oncebridge_attempt": event.attempt,
+        }
         # Two sinks that send to one queue are two effects.
-        return {"MessageGroupId": group_of(event), "MessageDeduplicationId": f"{event.key}.{self._name}"}
-
-    def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
-        entries = [{"Id": str(at), **content} for at, content in enumerate(contents)]
-        answer = self._client().send_message_batch(QueueUrl=self._url, Entries=entries)
-        # Answers come in any order, and by their ids alone.
-        ends: dict[Any, Failure | None] = {one.get("Id"): None for one in answer.get("Successful") or ()}
-        for one in answer.get("Failed") or ():
-            ends[one.get("Id")] = Failure(short_code(one.get("Code")), str(one.get("Message") or ""))
-        return [ends.get(entry["Id"], NO_ANSWER) for entry in entries]
+        return self._message(body, facts, group=group_of(event), once_by=f"{event.key}.{self._name}")
 
     def examine(self) -> Iterator[Finding]:
         """Look whether the queue is there, and takes large events; one that may not be looked at may still be fine."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from oncebridge.errors import PermanentError, SaysWhy
-from oncebridge.sinks.context import context_of
+from oncebridge.sinks.event_tree import event_tree
 
 if TYPE_CHECKING:
     from oncebridge.event import Event
@@ -38,7 +38,7 @@ _Written.__name__ = "float"  # JMESPath tells types by their names
 
 def values_of(event: Event, settings: TableSettings) -> list[Any]:
     """Return what an event has for each column; None where it has nothing."""
-    context = context_of(event, decoded(event))
+    context = event_tree(event, decoded(event))
     values = [search(context) for _, search in settings.columns]
     for (column, _), value in zip(settings.columns, values, strict=True):
         if value is None and column in settings.key:

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
     from oncebridge.event import Event
     from oncebridge.settings.sinks.table import TableSettings
-    from oncebridge.sinks import Means
+    from oncebridge.sinks import SinkContext
     from oncebridge.sinks.databases import Database, Table
 
 #: So often old keys are looked for, and more of them are forgotten than were written meanwhile.
 FORGET_EVERY: Final = 200
 
 
-def make_table(settings: TableSettings, means: Means) -> TableInLedger | TableElsewhere:
+def make_table(settings: TableSettings, context: SinkContext) -> TableInLedger | TableElsewhere:
     """Make the sink for a table, by which database it is in."""
-    return (TableInLedger if settings.database == LEDGER else TableElsewhere)(settings, means)
+    return (TableInLedger if settings.database == LEDGER else TableElsewhere)(settings, context)
 
 
 def found_or_said(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -55,18 +55,18 @@ def found_or_said(findings: Iterator[Finding]) -> Iterator[Finding]:
 class TableInLedger:
     """Writes each event in the transaction that settles it."""
 
-    def __init__(self, settings: TableSettings, means: Means) -> None:
+    def __init__(self, settings: TableSettings, context: SinkContext) -> None:
         """Take the settings; refuse a ledger that has no tables, or no transaction to write in."""
         self.name = settings.name
         self._settings = settings
-        self._means = means
-        self._breaker = means.breakers.of(f"table {settings.table} of the ledger")
-        if not isinstance(means.ledger, TransactsInSQL):
+        self._context = context
+        self._breaker = context.breakers.of(f"table {settings.table} of the ledger")
+        if not isinstance(context.ledger, TransactsInSQL):
             raise ConfigurationError(
-                f"sink {settings.name}: database: {type(means.ledger).__name__} has no tables of yours; give the URL "
+                f"sink {settings.name}: database: {type(context.ledger).__name__} has no tables of yours; give the URL "
                 "of a database instead of ledger, such as env:DATABASE_URL, or use a postgresql:// or sqlite:// ledger"
             )
-        self._table = _table(settings, means.ledger)
+        self._table = _table(settings, context.ledger)
 
     def __repr__(self) -> str:
         """Show which table it is."""
@@ -88,13 +88,13 @@ class TableInLedger:
         yield from found_or_said(self._findings())
 
     def _findings(self) -> Iterator[Finding]:
-        path, address = (getattr(self._means.ledger, name, None) for name in ("path", "address"))
+        path, address = (getattr(self._context.ledger, name, None) for name in ("path", "address"))
         if path is not None:
             yield from examine_sqlite_table(self._settings, path)
         elif address is not None:
             from oncebridge.sinks.postgres import examine_table as examine_postgres_table
 
-            yield from examine_postgres_table(self._settings, address, self._means.clock)
+            yield from examine_postgres_table(self._settings, address, self._context.clock)
 
     def close(self) -> None:
         """Do nothing: connections are the ledger's."""
@@ -114,13 +114,13 @@ def _table(settings: TableSettings, ledger: TransactsInSQL) -> Table:
 class TableElsewhere:
     """Writes each event together with its key, in one transaction."""
 
-    def __init__(self, settings: TableSettings, means: Means) -> None:
+    def __init__(self, settings: TableSettings, context: SinkContext) -> None:
         """Take the settings; nothing is connected before the first event."""
         self.name = settings.name
         self._settings = settings
-        self._retention_us = means.retention_us
-        self._database = _database(settings, means)
-        self._breaker = means.breakers.of(str(self._database))
+        self._retention_us = context.retention_us
+        self._database = _database(settings, context)
+        self._breaker = context.breakers.of(str(self._database))
         self._written = 0
 
     def __repr__(self) -> str:
@@ -166,10 +166,10 @@ class TableElsewhere:
         self._database.close()
 
 
-def _database(settings: TableSettings, means: Means) -> Database:
+def _database(settings: TableSettings, context: SinkContext) -> Database:
     url = settings.database.value if isinstance(settings.database, Secret) else settings.database
     if scheme_of(url) == "sqlite":
-        return SQLiteDatabase(settings, url, means.clock)
+        return SQLiteDatabase(settings, url, context.clock)
     try:
         from oncebridge.sinks.postgres import PostgresDatabase
     except ModuleNotFoundError as error:
@@ -179,4 +179,4 @@ def _database(settings: TableSettings, means: Means) -> Database:
             f"sink {settings.name}: database: postgresql:// needs the package {error.name}; install it with: "
             "pip install 'oncebridge[postgres]'"
         ) from None
-    return PostgresDatabase(settings, url, means.clock)
+    return PostgresDatabase(settings, url, context.clock)

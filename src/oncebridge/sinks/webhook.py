@@ -16,11 +16,11 @@ from oncebridge.breaker import Open
 from oncebridge.errors import MissingExtra, PermanentError, RetryLater, SaysWhy
 from oncebridge.settings.secrets import Secret
 from oncebridge.sinks.addresses import read_place
-from oncebridge.sinks.context import body_of
+from oncebridge.sinks.event_tree import body_of
 from oncebridge.sinks.promise import EFFECTIVELY_ONCE, SinkPromise
 
 try:
-    from oncebridge.sinks.connections import Answer, Exchanges, ReceiverUnwell
+    from oncebridge.sinks.connections import Answer, Exchanges, ReceiverUnavailable
 except ModuleNotFoundError as error:
     if error.name != "urllib3":
         raise
@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from oncebridge.event import Event
     from oncebridge.settings.sinks.webhook import WebhookSettings
-    from oncebridge.sinks import Means
+    from oncebridge.sinks import SinkContext
 
 #: However long a receiver asks to be left alone: one wrong header must not keep events back for days.
 RETRY_AFTER_MAX: Final = 3600.0
@@ -41,7 +41,7 @@ REFUSALS: Final = range(300, 500)
 UNWELL: Final = frozenset({429, 502, 503, 504})
 
 
-class ReceiverOverloaded(RetryLater, ReceiverUnwell):
+class ReceiverOverloaded(RetryLater, ReceiverUnavailable):
     """The receiver asks for a pause, or somebody in front of it cannot reach it."""
 
 
@@ -56,9 +56,9 @@ class ReceiverRefused(PermanentError, SaysWhy):
 class Webhook:
     """Posts each event to one URL. A pause that the receiver asks for is for this URL, its breaker for the host."""
 
-    def __init__(self, settings: WebhookSettings, means: Means) -> None:
+    def __init__(self, settings: WebhookSettings, context: SinkContext) -> None:
         """Take the settings; nothing is connected before the first event."""
-        self._clock = means.clock
+        self._clock = context.clock
         self._name = settings.name
         self._search = settings.body
         url = f"sink {settings.name}: url" if settings.name else "downstream_url"
@@ -66,11 +66,11 @@ class Webhook:
         self._headers = _fixed_headers(settings)
         self._exchanges = Exchanges(
             self._place,
-            means.clock,
+            context.clock,
             timeout_seconds=settings.timeout_seconds,
             private_addresses=settings.private_addresses,
         )
-        self._breaker = means.breakers.of(str(self._place))
+        self._breaker = context.breakers.of(str(self._place))
         self._not_before_us = 0
 
     @property
@@ -90,7 +90,7 @@ class Webhook:
         """Post one event; return once the receiver has accepted it."""
         body = body_of(event, self._search)
         self._keep_pause()
-        with self._breaker.attempt(ReceiverUnwell):
+        with self._breaker.attempt(ReceiverUnavailable):
             self._judge(self._exchanges.post(body, self._headers_of(event)))
 
     def close(self) -> None:

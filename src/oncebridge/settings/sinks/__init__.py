@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.handlers import overlap
-from oncebridge.settings.checks import check_table
+from oncebridge.settings.reading import check_table
 from oncebridge.settings.sinks.bus import read_bus
 from oncebridge.settings.sinks.queue import read_queue
 from oncebridge.settings.sinks.sink import SinkSettings

@@ -1,26 +1,11 @@
 """Settings of the sink that puts events on another EventBridge bus."""
 
-from __future__ import annotations
+from typing import Annotated, Any, Final
 
-from typing import Any, Final
+from msgspec import Meta
 
-from oncebridge.settings.checks import TEXT, Check, check, read_text
-from oncebridge.settings.sinks.sink import TOPICS, SinkSettings
-
-
-class BusSettings(SinkSettings, frozen=True, kw_only=True):
-    """Which bus events are put on, and as whose."""
-
-    #: Its name or ARN.
-    bus: str
-    #: As which source; None: the event's own, without the `aws.partner/` that is Amazon's alone.
-    source: str | None = None
-
-
-def read_bus(name: str, table: dict[str, Any], where: str) -> BusSettings:
-    """Check one table."""
-    return BusSettings(name=name, **check(BUS, table, where))
-
+from oncebridge.settings.reading import Text, declared, read_by, read_settings, read_text
+from oncebridge.settings.sinks.sink import SinkSettings
 
 _SOURCE_MAX: Final = 256
 
@@ -32,8 +17,17 @@ def _read_source(value: Any) -> str:
     return source
 
 
-BUS: Final = {
-    "bus": TEXT,
-    "topics": TOPICS,
-    "source": Check("a text such as genesys.clean, which must not begin with aws., as only Amazon's do", _read_source),
-}
+class BusSettings(SinkSettings, frozen=True, kw_only=True):
+    """Which bus events are put on, and as whose."""
+
+    bus: Annotated[Text, Meta(description="its name or ARN")]
+    source: Annotated[
+        str | None,
+        read_by(_read_source, "a text such as genesys.clean, which must not begin with aws., as only Amazon's do"),
+        Meta(description="as which source; without it the event's own, less `aws.partner/`, which is Amazon's alone"),
+    ] = None
+
+
+def read_bus(name: str, table: dict[str, Any], where: str) -> BusSettings:
+    """Check one table."""
+    return BusSettings(name=name, **read_settings(declared(BusSettings), table, where))

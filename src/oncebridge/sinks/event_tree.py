@@ -22,16 +22,16 @@ def body_of(event: Event, search: Search | None) -> bytes:
     """Return what is sent of an event: what its sink's expression finds, or all of it as it came."""
     if search is None:
         return event.raw
-    found = search(context_of(event))
+    found = search(event_tree(event))
     if found is None:
         raise NothingToSend("the expression in its sink's `body` finds nothing in this event")
     return msgspec.json.encode(found)
 
 
-def context_of(event: Event, tree: Any = None) -> dict[str, Any]:
+def event_tree(event: Event, tree: Any = None) -> dict[str, Any]:
     """Return the envelope as a tree, with `oncebridge` in it; what came without an envelope is its `detail`.
 
-    `tree` is for whoever has read the raw event in another way already.
+    `tree` is the raw event, where the caller has decoded it in a way of its own.
     """
     tree = msgspec.json.decode(event.raw) if tree is None else tree
     envelope = tree if "detail" in tree or "detail-type" in tree else {"detail": tree}

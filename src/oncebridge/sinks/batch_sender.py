@@ -1,4 +1,4 @@
-"""Sends events together to one of Amazon's buses or queues: as many in a call as fit, and each has its own end.
+"""Sends events or dead letters to one of Amazon's buses or queues: many in a call, and each has its own end.
 
 A call may succeed although entries of it do not, so every entry is looked up in the answer. What the answer leaves
 out has failed: sent again under the same key it may come twice, while what is taken for sent may never come.
@@ -7,7 +7,7 @@ out has failed: sent again under the same key it may come twice, while what is t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from oncebridge.breaker import Breaker
-    from oncebridge.event import Event
+
+Item = TypeVar("Item")
 
 ENTRIES_MAX: Final = 10
 #: Of all entries of a call, so of one alone too: 1 MiB since January 2026, 256 KiB before. Where Amazon still takes no
@@ -41,19 +42,19 @@ class EntryDeferred(SaysWhy):
     """Amazon did not take this event now, and may do so later."""
 
 
-class PlaceUnwell(SaysWhy):
+class DestinationUnavailable(SaysWhy):
     """The bus or queue is in trouble, which says nothing about one event."""
 
 
-class PlaceBusy(RetryLater, PlaceUnwell):
+class DestinationBusy(RetryLater, DestinationUnavailable):
     """It is throttled, or has failed itself."""
 
 
-class PlaceSilent(PlaceUnwell):
+class DestinationSilent(DestinationUnavailable):
     """No answer came: the events may have been taken, so they are repeated under the same keys."""
 
 
-class PlaceClosed(PlaceUnwell, NoAttempt):
+class DestinationClosed(DestinationUnavailable, NoAttempt):
     """It does not exist, or not for us: nothing was taken, and every event would fare the same."""
 
 
@@ -64,14 +65,14 @@ def trouble_with(place: str, code: str, meaning: Meaning, advice: str) -> SaysWh
     """Turn an error into the end of an attempt. Amazon's own words are left out: they may quote the event."""
     words = f"{place} answered {code}"
     if meaning in _BUSY:
-        return PlaceBusy(words, after_seconds=BUSY_SECONDS)
+        return DestinationBusy(words, after_seconds=BUSY_SECONDS)
     if meaning is Meaning.REFUSED:
         return EntryRefused(words)
     if meaning is Meaning.UNREACHABLE:
-        return PlaceSilent(f"{place} did not answer ({code})")
+        return DestinationSilent(f"{place} did not answer ({code})")
     if meaning is Meaning.UNKNOWN:
         return EntryDeferred(words)
-    return PlaceClosed(f"{words}: {advice}")
+    return DestinationClosed(f"{words}: {advice}")
 
 
 # --- entries and calls -------------------------------------------------------------------------------
@@ -98,8 +99,8 @@ class Entry(Discreet, msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
-class Sending(ABC):
-    """A sink that sends entries to one bus or queue, and leaves it alone while it is in trouble."""
+class BatchSender(ABC, Generic[Item]):
+    """Sends entries to one bus or queue, made of events or dead letters, and leaves it alone while it is in trouble."""
 
     many = ENTRIES_MAX
     #: Amazon's service, and what only this sink knows to say of its errors.
@@ -114,8 +115,8 @@ class Sending(ABC):
         self._breaker = breaker
 
     @abstractmethod
-    def _entry(self, event: Event) -> Entry:
-        """Write one event as an entry."""
+    def _entry(self, item: Item) -> Entry:
+        """Write one item as an entry."""
 
     @abstractmethod
     def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
@@ -125,9 +126,9 @@ class Sending(ABC):
         """Show where it sends to, without the account."""
         return f"<{type(self).__name__} {self._name} to {self._place}>"
 
-    def __call__(self, event: Event) -> None:
-        """Send one event."""
-        (error,) = self.send_many([event])
+    def __call__(self, item: Item) -> None:
+        """Send one item."""
+        (error,) = self.send_many([item])
         if error is not None:
             raise error
 
@@ -135,19 +136,26 @@ class Sending(ABC):
         """Close the connections; the sink may be used again."""
         self._client.close()
 
-    def send_many(self, events: Sequence[Event]) -> list[Exception | None]:
-        """Send events; return for each what it failed with."""
-        ends: list[Exception | None] = [None] * len(events)
+    def send_many(self, items: Sequence[Item]) -> list[Exception | None]:
+        """Send items; return for each what it failed with."""
+        ends: list[Exception | None] = [None] * len(items)
         entries: list[tuple[int, Entry]] = []
-        for at, event in enumerate(events):
+        for at, item in enumerate(items):
             try:
-                entries.append((at, self._checked(self._entry(event))))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with one event is that one's own failure
+                entries.append((at, self._checked(self._entry(item))))
+            except Exception as error:  # noqa: BLE001 - an error in making one entry is the failure of that item alone
                 ends[at] = error
         for group in groups(entries):
             for (at, _), end in zip(group, self._send([entry.content for _, entry in group]), strict=True):
                 ends[at] = end
         return ends
+
+    def _send_one(self, entry: Entry) -> Exception | None:
+        try:
+            (end,) = self._send([self._checked(entry).content])
+        except EntryRefused as error:
+            return error
+        return end
 
     def _checked(self, entry: Entry) -> Entry:
         if entry.size > BYTES_MAX:
@@ -157,14 +165,14 @@ class Sending(ABC):
     def _send(self, contents: list[dict[str, Any]]) -> list[Exception | None]:
         """Make one call for a group, unless the breaker is open."""
         try:
-            with self._breaker.attempt(PlaceUnwell):
+            with self._breaker.attempt(DestinationUnavailable):
                 ends = self._attempt(contents)
-                unwell = [end for end in ends if isinstance(end, PlaceUnwell)]
+                unwell = [end for end in ends if isinstance(end, DestinationUnavailable)]
                 if len(unwell) == len(ends):
                     raise next((end for end in unwell if isinstance(end, NoAttempt)), unwell[0])
         except Open as error:
             return [error] * len(contents)
-        except PlaceUnwell:
+        except DestinationUnavailable:
             pass
         return [*ends]
 
@@ -188,9 +196,9 @@ class Sending(ABC):
         """Tell what a call that failed says of its entries."""
         meaning = meaning_of(error)
         trouble = self._trouble(code_of(error), meaning)
-        if not isinstance(trouble, PlaceUnwell):
+        if not isinstance(trouble, DestinationUnavailable):
             trouble.__cause__ = error  # for `dead show` alone
-        if len(contents) > 1 and (meaning is Meaning.DENIED or not isinstance(trouble, PlaceUnwell)):
+        if len(contents) > 1 and (meaning is Meaning.DENIED or not isinstance(trouble, DestinationUnavailable)):
             # One entry may spoil a call for the others: too large for this account, or a source that a policy forbids.
             return [end for content in contents for end in self._attempt([content])]
         return [trouble] * len(contents)
