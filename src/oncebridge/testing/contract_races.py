@@ -20,10 +20,11 @@ from oncebridge.claim import Ask, Outcome, Status, Verdict
 from oncebridge.ledgers.protocol import Ledger, Query
 from oncebridge.settings import Settings
 from oncebridge.testing.clock import SkewedClock
-from oncebridge.testing.contract_stage import NS_PER_MS, LedgerStage, claim_of, digest
+from oncebridge.testing.contract_stage import NS_PER_MS, LedgerStage, claim_of, digest, settlement_of
 from oncebridge.testing.faults import Fault, faulty
 
 BATCH: Final = 50
+CHAIN: Final = 3
 TEN_MINUTES_S: Final = 600
 SWITCH_S: Final = 1e-5  # how often threads take turns in a race: as often as can be
 
@@ -54,10 +55,10 @@ class RaceRules(LedgerStage):
         finally:
             sys.setswitchinterval(usual_s)
 
-    def _batches(self, asks: list[Ask], number: int) -> Iterator[list[Ask]]:
-        """Go through all asks in batches, each contender from its own place on."""
-        start = number * len(asks) // self.contenders
-        return _in_batches(asks[start:] + asks[:start], BATCH)
+    def _batches(self, items: list[Any], number: int) -> Iterator[list[Any]]:
+        """Go through all items in batches, each contender from its own place on."""
+        start = number * len(items) // self.contenders
+        return _in_batches(items[start:] + items[:start], BATCH)
 
     def _race(self, asks: list[Ask]) -> Counter[bytes]:
         """Have every contender ask for everything; return how often each event was granted."""
@@ -108,6 +109,26 @@ class RaceRules(LedgerStage):
 
         self._contend(ask_for_all)
         assert won == dict.fromkeys(entities, 1)
+
+    def test_every_chain_has_one_winner(self) -> None:
+        """Of all contenders for chains of the same entities, in any order, exactly one is granted each, as a whole."""
+        entities = [digest(f"entity {number}") for number in range(self.contended // 20)]
+        won: Counter[bytes] = Counter()
+        lock = threading.Lock()
+
+        def ask_for_all(ledger: Ledger, number: int) -> None:
+            for batch in self._batches(entities[:: -1 if number % 2 else 1], number):
+                names = [(f"{number} {step} {entity.hex()}", entity) for entity in batch for step in range(CHAIN)]
+                asks = [self.state(name, name, 0, entity=entity) for name, entity in names]
+                answers = ledger.claim(asks, nonce=secrets.token_bytes(8), lease_us=self.lease_us)
+                claims = [claim_of(ask, answer) for ask, answer in zip(asks, answers, strict=True) if answer.token]
+                with lock:
+                    won.update(claim.ask.entity for claim in claims if claim.ask.entity is not None)
+                ends = [settlement_of(claim, frees=False) for claim in claims]
+                assert ledger.settle(ends) == [True] * len(ends)
+
+        self._contend(ask_for_all)
+        assert won == dict.fromkeys(entities, CHAIN)
 
     def test_an_entity_never_has_two_holders(self) -> None:
         """However many work at one entity's events, their claims follow each other, as their tokens do."""
