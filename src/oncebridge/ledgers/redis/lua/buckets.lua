@@ -20,19 +20,19 @@ local function split(found, day)
   if found.buckets == found.half * 2 then found.half = found.half * 2 end
   local from, to = found.prefix .. (found.buckets - found.half), found.prefix .. found.buckets
   make_bucket(to, day)
-  local all = call('HGETALL', from)
-  local moved, gone = {}, {}
+  local all, new, modulus = call('HGETALL', from), found.buckets, found.half * 2
+  local moved, gone, n = {}, {}, 0
   for at = 1, #all, 2 do
     local short = all[at]
     if short ~= '' then
       local a, b, c, d = byte(short, 1, 4)
-      if (a * 16777216 + b * 65536 + c * 256 + d) % (found.half * 2) == found.buckets then
-        moved[#moved + 1], moved[#moved + 2] = short, all[at + 1]
-        gone[#gone + 1] = short
+      if (a * 16777216 + b * 65536 + c * 256 + d) % modulus == new then
+        n = n + 1
+        moved[2 * n - 1], moved[2 * n], gone[n] = short, all[at + 1], short
       end
     end
   end
-  if #gone > 0 then
+  if n > 0 then
     call('HSET', to, unpack(moved))
     call('HDEL', from, unpack(gone))
   end
