@@ -1,11 +1,13 @@
-"""What a batch costs a Redis: its calls, its writes, and the bytes that are left of it."""
+"""What a batch with chains costs a Redis in calls, writes and bytes; and tokens and letters there."""
 
 import secrets
+import struct
 from contextlib import contextmanager
 
 import pytest
+from msgspec.structs import replace
 
-from oncebridge.claim import Ask, Claim, Newest, Outcome, Settlement, Verdict, write_newest
+from oncebridge.claim import Ask, Claim, Letter, Newest, Outcome, Settlement, Verdict, write_newest
 from oncebridge.clock import SystemClock
 from oncebridge.identity import Moment
 from oncebridge.ledgers.redis.ledger import RedisLedger
@@ -113,3 +115,33 @@ def test_what_is_left_of_an_event_and_of_an_entity_is_small(valkey, ledger):
         assert client.keys("*:open") == []
     assert {(len(name), len(value)) for name, value in kept.items()} == {(9, 7)}
     assert len(kept) == 3
+
+
+@pytest.mark.parametrize("entity", [None, ENTITIES[2]], ids=["fact", "state"])
+def test_tokens_rise_although_the_servers_clock_is_behind(valkey, ledger, entity):
+    """After a failover the clock may be an hour behind: the next token is above the last one all the same."""
+    event = replace(ask(entity), alone=True)
+    (before,) = ledger.claim([event], nonce=secrets.token_bytes(8), lease_us=1)
+    ahead = before.token + 3_600_000_000
+    with valkey.client() as client:
+        (records,) = client.keys("*:open")
+        ((id_, record),) = client.hgetall(records).items()
+        client.hset(records, id_, record[:12] + struct.pack(">d", ahead) + record[20:])
+        for key in client.keys("*n:*"):
+            client.set(key, struct.pack(">d", ahead) + client.get(key)[8:])
+    (after,) = claim(ledger, [event])
+    assert after.token == ahead + 1
+
+
+def test_nothing_of_a_letter_is_left_when_its_event_has_ended(valkey, ledger):
+    """What a dead letter holds may be personal data: it goes with the end of its event, whatever that is."""
+    for outcome in (Outcome.DONE, Outcome.ECHO, Outcome.STALE, Outcome.DISCARD):
+        for event in (ask(), replace(ask(), shared_ms=None), ask(ENTITIES[3])):
+            for end, redrive in ((Outcome.DEAD, False), (outcome, True)):
+                again = replace(event, redrive=redrive)
+                (answer,) = claim(ledger, [again])
+                letter = Letter(raw=b"personal", reason="because") if end is Outcome.DEAD else None
+                taken = Claim(again, answer.token, answer.attempt, answer.chain)
+                assert ledger.settle([Settlement(taken, end, 0, letter, b"data")]) == [True]
+    with valkey.client() as client:
+        assert client.keys("*:letters") == []

@@ -85,7 +85,7 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
         parts = urlsplit(f"//{text}")
         return unquote(parts.hostname or "localhost"), parts.port or default_port
     except ValueError:
-        raise _wrong("a port must be a number up to 65535, and an IPv6 address stands in [brackets]") from None
+        raise _wrong("a port must be a number up to 65535, and an IPv6 address must be in [brackets]") from None
 
 
 def _options(query: str) -> dict[str, Any]:

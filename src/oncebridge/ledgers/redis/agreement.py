@@ -1,8 +1,8 @@
-"""What the workers of one ledger agree on, in one hash of the server: its secret, its shards, and its mark.
+"""The agreement of a ledger's workers, in one hash of the server: its secret, its shards, and its mark.
 
-The mark is in every shard too, and each claim compares it. So a server that has come back empty, or was emptied by
-hand, is noticed by the next claim, whether connections were cut or not. Workers that were there before give it back
-what was agreed on, so that later ones make the same keys.
+The mark is in every shard too, and each claim compares it. So the next claim notices a server that has come back empty,
+or was emptied by hand, whether connections were cut or not. Workers that were there before write the agreement again,
+so that later ones make the same keys.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MARK: Final = b"mark"
 
 
 class Agreement:
-    """What this worker and the others have agreed on."""
+    """The agreement of this worker and the others."""
 
     def __init__(self, address: Address, calls: Calls, secret: bytes | None) -> None:
-        """Read what the first worker wrote; write it if that is this one."""
+        """Read the agreement that the first worker wrote; write it if this one is the first."""
         self._address = address
         first = {name.encode(): value for name, value in first_kept(secret).items()}
         shards = b"%d" % SHARDS[address.kind]
@@ -59,11 +59,11 @@ class Agreement:
 
     @property
     def mark(self) -> bytes:
-        """Return what tells this ledger from one that was begun anew."""
+        """Return the mark that tells this ledger from one that was begun anew."""
         return self._kept.get(_MARK, b"")
 
     def renew(self, calls: Calls) -> bool:
-        """Give the server back what was agreed on; tell whether others have not agreed on something else by now."""
+        """Write the agreement again; tell whether it still holds, since others may have made another by now."""
         found = self._agree(calls, self._kept)
         if _without_mark(found) != _without_mark(self._kept):
             return False
@@ -72,14 +72,14 @@ class Agreement:
         return True
 
     def _agree(self, calls: Calls, ours: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Write ours if nothing is there, and return what is. Atomic, since it is one script."""
+        """Write ours if there is none yet, and return the one that counts. Atomic, since it is one script."""
         meta = f"{base_of(self._address)}}}:meta".encode()
         (found,) = calls.run(script("open"), [(meta, [*chain.from_iterable(ours.items())])])
         return dict(zip(found[::2], found[1::2], strict=True))
 
 
 def base_of(address: Address) -> str:
-    """Return what every key of a ledger starts with."""
+    """Return the text that every key of a ledger starts with."""
     return f"ob:{{{address.name}"
 
 

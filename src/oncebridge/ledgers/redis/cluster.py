@@ -99,7 +99,7 @@ class ClusterCalls:
     def _carry_out(self, each: Sequence[tuple[bytes, Sequence[Words]]], *, follow: bool = True) -> list[Any]:
         """Send each group of calls to where its key lives, and return the last answer or the first error of each.
 
-        What has moved is sent again to where it is now, and what is moving until it has arrived.
+        Calls whose slot has moved are sent again to its new place; while it moves, until it has arrived.
         """
         values: list[Any] = [None] * len(each)
         left = list(range(len(each)))
@@ -173,7 +173,7 @@ class ClusterCalls:
 
 
 def slot_of(key: bytes) -> int:
-    """Return a key's slot: chosen by what is in its braces."""
+    """Return a key's slot: the part in braces chooses it."""
     _, _, behind = key.partition(b"{")
     tag, brace, _ = behind.partition(b"}")
     return crc_hqx(tag if tag and brace else key, 0) % SLOTS

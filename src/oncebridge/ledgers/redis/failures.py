@@ -56,7 +56,7 @@ _REFUSED: Final = (
     ),
     (ServerError, ("NOPERM",), "this user may not do that; the ACL it needs is in docs/ledgers.md"),
     (ServerError, ("DB index is out of range",), "there is no such database; the number at the end of the URL"),
-    (ServerError, ("WRONGTYPE",), "keys of somebody else stand where the ledger's should; give it another ?name="),
+    (ServerError, ("WRONGTYPE",), "keys that are not the ledger's are in its place; give it another ?name="),
     (OSError, ("CERTIFICATE_VERIFY_FAILED",), "its certificate is not trusted; name the CA with ?ca_file="),
 )
 _ADVICE: Final = (
@@ -64,7 +64,7 @@ _ADVICE: Final = (
     ("MISCONF", "it cannot write to its disk; look at the server's log"),
     ("READONLY", "this is a replica; name the master, or its sentinels"),
     ("LOADING", "it is still loading its data; try again soon"),
-    ("BUSY ", "a script of somebody else blocks it"),
+    ("BUSY ", "another client's script blocks it"),
     ("NOREPLICAS", "too few of its replicas are there"),
     (
         "No master found",

@@ -124,7 +124,7 @@ class RedisLedger:
             )
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         if self._calls is not None:
             self._calls.lines.close()
         self._calls = None

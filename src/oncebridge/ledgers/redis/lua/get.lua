@@ -1,5 +1,5 @@
--- What is known of one event. ARGV: an id for each handler that may have it; for each, what was found:
---   {}, {record, letter, 'record'}, or {what a bucket says, day}
+-- Look one event up. ARGV: an id for each handler that may have it. For each the answer is
+--   {}, {record, letter, 'record'}, or {the bucket's value, day}
 
 -- include places
 

@@ -63,7 +63,7 @@ local function write_entities()
   end
 end
 
--- Whether a settle comes again whose reply was lost: then its own outcome is there.
+-- Whether this is the repeat of a settle whose reply was lost: then its own outcome is there.
 local function is_repeat(settlement, id, record)
   local status = sub(settlement, 1, 1)
   if not record and IN_BUCKETS[status] and flag(byte(settlement, 2), SHARED) then
