@@ -15,6 +15,7 @@ from psycopg.rows import TupleRow, tuple_row
 from oncebridge import forks
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import PermanentError
+from oncebridge.ledgers.postgres import arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -216,6 +217,7 @@ class Connections:
             prepare_threshold=1 if self.prepares else None,
         )
         self._made.add(connection)
+        arrays.register(connection)
         connection.clock = self._clock
         connection.until_us = min(until_us, self._clock.monotonic_us() + _FIRST_ANSWER_US)
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncebridge.claim import Answer, Chain, Status, Verdict
 from oncebridge.ledgers import DAY_MS
+from oncebridge.ledgers.postgres.arrays import Bigints, Booleans, Bytes, Integers, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from oncebridge.claim import Ask, Claim, Settlement
 
 _Name = TypeVar("_Name", bytes, tuple[bytes, int])
+_Values = TypeVar("_Values", bound="list[Any]")
 
 UNDATED: Final = -1
 _DAY_MAX: Final = 2**31 - 1
@@ -59,37 +61,36 @@ def back_in_place(order: Iterable[int], answers: Iterable[Any]) -> list[Any]:
     return [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
 
 
-def _column(values: Iterable[Any], default: Any = None) -> list[Any] | None:
-    """Return an array; None where all are the default, which most are."""
-    found = list(values)
-    return None if all(value is default for value in found) else found
+def _unless_all(default: Any, values: _Values) -> _Values | None:
+    """Return a column; None where all are the default, which most are."""
+    return None if all(value is default for value in values) else values
 
 
-def _numbered(names: Sequence[_Name | None]) -> tuple[list[int | None] | None, list[_Name]]:
+def _numbered(names: Sequence[_Name | None]) -> tuple[Integers | None, list[_Name]]:
     """Number entities from 1 in the order of their keys; return the number at each place, and the entities."""
     distinct = sorted({name for name in names if name is not None})
     numbers = {name: number for number, name in enumerate(distinct, 1)}
-    return ([None if name is None else numbers[name] for name in names] if distinct else None), distinct
+    return (Integers([None if name is None else numbers[name] for name in names]) if distinct else None), distinct
 
 
 def claim_arguments(asks: Sequence[Ask], order: Sequence[int], nonce: bytes, lease_us: int) -> list[Any]:
     """Return the arguments of `claim_batch`, for asks in the order of their keys and the places they came from."""
     chains, entities = _numbered([ask.entity for ask in asks])
     return [
-        [day_of(ask) for ask in asks],
-        [ask.key for ask in asks],
-        [storable(ask.handler) for ask in asks],
-        _column(storable(ask.envelope) for ask in asks),
-        _column(ask.content for ask in asks),
+        Integers([day_of(ask) for ask in asks]),
+        Bytes([ask.key for ask in asks]),
+        Texts([storable(ask.handler) for ask in asks]),
+        Texts([storable(ask.envelope) for ask in asks]),
+        _unless_all(None, Bytes([ask.content for ask in asks])),
         chains,
-        order if entities else None,
-        _column((ask.alone for ask in asks), default=False),
-        _column((ask.redrive for ask in asks), default=False),
-        entities or None,
-        [storable(ask.topic) for ask in asks],
-        _column(ask.time_ms for ask in asks),
-        _column(ask.conversation for ask in asks),
-        _column(ask.user for ask in asks),
+        Integers(order) if entities else None,
+        _unless_all(False, Booleans([ask.alone for ask in asks])),
+        _unless_all(False, Booleans([ask.redrive for ask in asks])),
+        Bytes(entities) if entities else None,
+        Texts([storable(ask.topic) for ask in asks]),
+        Bigints([ask.time_ms for ask in asks]),
+        _unless_all(None, Bytes([ask.conversation for ask in asks])),
+        _unless_all(None, Bytes([ask.user for ask in asks])),
         nonce,
         lease_us,
     ]
@@ -143,12 +144,12 @@ class Extension:
         """Return the arguments of `extend_batch`."""
         asks = [claim.ask for _, claim in self._facts]
         return [
-            [day_of(ask) for ask in asks] or None,
-            [ask.key for ask in asks] or None,
-            [storable(ask.handler) for ask in asks] or None,
-            [claim.token for _, claim in self._facts] or None,
-            [entity for entity, _ in self._chains] or None,
-            [top for _, top in self._chains] or None,
+            Integers([day_of(ask) for ask in asks]),
+            Bytes([ask.key for ask in asks]),
+            Texts([storable(ask.handler) for ask in asks]),
+            Bigints([claim.token for _, claim in self._facts]),
+            Bytes([entity for entity, _ in self._chains]),
+            Bigints([top for _, top in self._chains]),
             lease_us,
         ]
 
@@ -170,21 +171,21 @@ def settle_arguments(settlements: Sequence[Settlement], order: Sequence[int]) ->
     letters = [settlement.letter for settlement in settlements]
     chains, entities = _numbered([_name_of(claim) for claim in claims])
     return [
-        [day_of(ask) for ask in asks],
-        [ask.key for ask in asks],
-        [storable(ask.handler) for ask in asks],
-        [claim.token for claim in claims],
-        [settlement.outcome.value for settlement in settlements],
-        _column((settlement.retry_in_us for settlement in settlements), default=0),
+        Integers([day_of(ask) for ask in asks]),
+        Bytes([ask.key for ask in asks]),
+        Texts([storable(ask.handler) for ask in asks]),
+        Bigints([claim.token for claim in claims]),
+        Texts([settlement.outcome.value for settlement in settlements]),
+        _unless_all(0, Bigints([settlement.retry_in_us for settlement in settlements])),
         chains,
-        order if entities else None,
-        [settlement.data for settlement in settlements] if entities else None,
-        _column((not settlement.frees for settlement in settlements), default=False) if entities else None,
-        [entity for entity, _ in entities] or None,
-        [top for _, top in entities] or None,
-        _column(None if letter is None else letter.raw for letter in letters),
-        _column(None if letter is None else storable(letter.reason) for letter in letters),
-        _column(None if letter is None else storable(letter.detail) for letter in letters),
+        Integers(order) if entities else None,
+        Bytes([settlement.data for settlement in settlements]) if entities else None,
+        Booleans([not settlement.frees for settlement in settlements]) if entities else None,
+        Bytes([entity for entity, _ in entities]) if entities else None,
+        Bigints([top for _, top in entities]) if entities else None,
+        _unless_all(None, Bytes([None if letter is None else letter.raw for letter in letters])),
+        _unless_all(None, Texts([None if letter is None else storable(letter.reason) for letter in letters])),
+        _unless_all(None, Texts([None if letter is None else storable(letter.detail) for letter in letters])),
     ]
 
 
