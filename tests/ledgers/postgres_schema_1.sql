@@ -1,4 +1,4 @@
--- The tables and functions as the first schema had them, for tests of the migration.
+-- The tables and functions of schema 1, as its migration made them.
 
 -- The Postgres ledger, in a schema of its own. Times ending in _us are microseconds since 1970 by this server's
 -- clock, _ms milliseconds. In clear are topics, event times and envelope ids; everything else of a payload is a
@@ -21,7 +21,7 @@ CREATE TABLE {schema}.event (
     content        bytea,                      -- digest, under an explicit id
     envelope       text,                       -- envelope id of the delivery that did the work
     changed_us     bigint  NOT NULL,
-    retry_at_us       bigint  NOT NULL,           -- of a retry: not before, as advice
+    again_us       bigint  NOT NULL,           -- of a retry: not before, as advice
     letter         boolean NOT NULL,           -- while a dead letter is kept
     topic          text    NOT NULL,
     time_ms        bigint,
@@ -307,7 +307,7 @@ BEGIN
     IF fresh > 0 THEN
         INSERT INTO {schema}.event (
             day, key, handler, status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us,
-            retry_at_us, letter, topic, time_ms, conversation, "user", entity)
+            again_us, letter, topic, time_ms, conversation, "user", entity)
         SELECT ask.day, ask.key, ask.handler, ask.move, ask.token, claim.nonce,
             CASE WHEN ask.move = 'claimed' AND ask.entity IS NULL THEN call.now_us + claim.lease_us ELSE 0 END,
             ask.move = 'claimed' AND coalesce(ask.alone, false),
@@ -338,7 +338,7 @@ BEGIN
         WHERE ask.move IN ('claimed', 'echo', 'stale');
         INSERT INTO {schema}.event (
             day, key, handler, status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us,
-            retry_at_us, letter, topic)
+            again_us, letter, topic)
         SELECT ask.day, ask.key, ask.handler, ask.move,
             CASE WHEN ask.move = 'claimed' THEN ask.token ELSE ask.old_token END, claim.nonce,
             CASE WHEN ask.move = 'claimed' AND ask.entity IS NULL THEN call.now_us + claim.lease_us ELSE 0 END,
@@ -354,7 +354,7 @@ BEGIN
             status = excluded.status, token = excluded.token, nonce = excluded.nonce,
             lease_until_us = excluded.lease_until_us, alone = excluded.alone, attempts = excluded.attempts,
             content = excluded.content, envelope = excluded.envelope, changed_us = excluded.changed_us,
-            retry_at_us = excluded.retry_at_us, letter = excluded.letter;
+            again_us = excluded.again_us, letter = excluded.letter;
         missing := missing + known - coalesce(cardinality(unchanged), 0);
     END IF;
     IF missing > 0 THEN
@@ -457,7 +457,7 @@ $$;
 
 -- End claims in force. A repeat that finds its own outcome is fine; whoever comes late changes nothing.
 CREATE OR REPLACE FUNCTION {schema}.settle(
-    days integer[], keys bytea[], handlers text[], entities bytea[], tokens bigint[], outcomes text[], retries_in_us bigint[],
+    days integer[], keys bytea[], handlers text[], entities bytea[], tokens bigint[], outcomes text[], agains_us bigint[],
     states bytea[], times text[], versions bigint[], echoes boolean[],
     raws bytea[], reasons text[], details text[], OUT kept boolean[], OUT repeated integer[]
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET lock_timeout = '2s' AS $$
@@ -477,14 +477,14 @@ BEGIN
     WITH done AS (
         INSERT INTO {schema}.event AS record (
             day, key, handler, status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us,
-            retry_at_us, letter, topic, time_ms, conversation, "user", entity)
+            again_us, letter, topic, time_ms, conversation, "user", entity)
         SELECT event.day, event.key, event.handler, claim.outcome, event.token, '', 0, event.alone,
             event.attempts + (claim.outcome IN ('retry', 'dead'))::integer, event.content, event.envelope, call.now_us,
-            CASE WHEN claim.outcome = 'retry' THEN call.now_us + coalesce(claim.retry_at_us, 0) ELSE 0 END,
+            CASE WHEN claim.outcome = 'retry' THEN call.now_us + coalesce(claim.again_us, 0) ELSE 0 END,
             claim.outcome = 'dead' OR (event.letter AND claim.outcome IN ('retry', 'release')),
             event.topic, event.time_ms, event.conversation, event."user", event.entity
-        FROM unnest(days, keys, handlers, entities, tokens, outcomes, retries_in_us) AS
-            claim(day, key, handler, entity, token, outcome, retry_at_us)
+        FROM unnest(days, keys, handlers, entities, tokens, outcomes, agains_us) AS
+            claim(day, key, handler, entity, token, outcome, again_us)
         CROSS JOIN LATERAL (
             SELECT * FROM {schema}.event WHERE event.day = ANY (days)
                 AND event.day = claim.day AND event.key = claim.key AND event.handler = claim.handler
@@ -495,7 +495,7 @@ BEGIN
         ORDER BY event.key, event.handler
         ON CONFLICT (key, handler, day) DO UPDATE SET
             status = excluded.status, nonce = '', lease_until_us = 0, attempts = excluded.attempts,
-            changed_us = excluded.changed_us, retry_at_us = excluded.retry_at_us, letter = excluded.letter
+            changed_us = excluded.changed_us, again_us = excluded.again_us, letter = excluded.letter
         WHERE record.token = excluded.token AND record.status = 'claimed'
         RETURNING record.key, record.handler
     )
@@ -595,7 +595,7 @@ CREATE CONSTRAINT TRIGGER keep_pledge AFTER INSERT ON {schema}.pledge DEFERRABLE
 
 -- Settle `done` as the last statement of a handler's transaction, or let nothing of it be committed.
 CREATE OR REPLACE FUNCTION {schema}.settle_pledged(
-    days integer[], keys bytea[], handlers text[], entities bytea[], tokens bigint[], outcomes text[], retries_in_us bigint[],
+    days integer[], keys bytea[], handlers text[], entities bytea[], tokens bigint[], outcomes text[], agains_us bigint[],
     states bytea[], times text[], versions bigint[], echoes boolean[], raws bytea[], reasons text[], details text[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -605,7 +605,7 @@ BEGIN
     END IF;
     -- A repeat would carry a second effect.
     IF EXISTS (
-        SELECT FROM {schema}.settle(days, keys, handlers, entities, tokens, outcomes, retries_in_us, states, times, versions,
+        SELECT FROM {schema}.settle(days, keys, handlers, entities, tokens, outcomes, agains_us, states, times, versions,
             echoes, raws, reasons, details)
         WHERE NOT kept[1] OR repeated IS NOT NULL)
     THEN

@@ -19,6 +19,14 @@ DROP FUNCTION
     {schema}.is_believable(bigint[], bigint, bigint),
     {schema}.filled(bigint[], bigint[]);
 
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '{schema}.event'::regclass AND attname = 'again_us') THEN
+        ALTER TABLE {schema}.event RENAME COLUMN again_us TO retry_at_us;
+    END IF;
+END
+$$;
+
 ALTER TABLE {schema}.entity
     ADD COLUMN nonce bytea NOT NULL DEFAULT '',
     ADD COLUMN ran_out boolean NOT NULL DEFAULT false,
