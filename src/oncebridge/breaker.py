@@ -177,6 +177,8 @@ class Breaker:
 
     def answered(self) -> None:
         """Close: the other side is there, whichever call has shown it."""
+        if not self._failures:  # nearly always
+            return
         with self._lock:
             if self._failures:
                 was_open = self.is_open

@@ -29,16 +29,19 @@ class BatchOrder:
         self._leading: list[Task] = []
         self._following: list[tuple[Hashable, Task]] = []
         self._cut: set[bytes] = set()
-        seen = self._first
+        #: Whether an event may come with two contents, which one call must not name both.
+        self._has_contents = False
         for task in tasks:
-            kind = _kind(task)
-            first = seen.get(kind)
-            if first is None:
-                seen[kind] = task
-                if task.result is None:
+            ask = task.ask
+            kind: Hashable = ask.key if not ask.handler else (ask.key, ask.handler)
+            if ask.content is not None:
+                kind, self._has_contents = (kind, ask.content), True
+            first = self._first.setdefault(kind, task)
+            if task.result is None:
+                if first is task:
                     self._leading.append(task)
-            elif first is not task and task.result is None:
-                self._following.append((kind, task))
+                else:
+                    self._following.append((kind, task))
         if self._following:
             self._follow()
 
@@ -49,13 +52,11 @@ class BatchOrder:
 
     def front(self) -> list[Task]:
         """Return those to ask for in one call, which names each event at most once."""
-        if not self._cut:
-            named = {task.at: task for task in reversed(self._leading)}
-            if len(named) == len(self._leading):
-                return self._leading
-        return self._few_of_cut_chains()
+        if self._cut or self._has_contents:
+            return self._each_event_once()
+        return self._leading  # a copy of one of these follows it
 
-    def _few_of_cut_chains(self) -> list[Task]:
+    def _each_event_once(self) -> list[Task]:
         named: set[Hashable] = set()
         asked: dict[bytes, int] = {}
         front = []
@@ -92,8 +93,3 @@ class BatchOrder:
             if task.result is None:
                 self._first[kind] = task  # the ledger is asked, and further ones follow this one
                 self._leading.append(task)
-
-
-def _kind(task: Task) -> Hashable:
-    content = task.ask.content
-    return task.at if content is None else (task.at, content)

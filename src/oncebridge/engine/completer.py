@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from oncebridge.claim import Letter, Outcome, Settlement, newest_after, newest_of, write_newest
 from oncebridge.clock import NEVER
-from oncebridge.engine.task import hold, note_end, settlement_of
+from oncebridge.engine.task import end_claim, hold
 from oncebridge.engine.waiting import BACKOFF
 from oncebridge.errors import LedgerRefused, LedgerUnavailable, OncebridgeError
 
@@ -136,35 +136,27 @@ class BatchCompleter:
 
     # --- ends ----------------------------------------------------------------------------------------
 
-    def end(self, task: Task, ended: Ended, took_us: int) -> Finished:
-        """Turn a handler's end into that of its claim; a dead one leaves a letter."""
-        letter = None
-        if ended.outcome is Outcome.DEAD:
-            letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
-        finished = Finished(task, ended, settlement_of(task, ended.outcome, ended.retry_in_us, letter), took_us)
-        note_end(task, ended.outcome)
-        return finished
-
-    def add(self, finished: Finished, now_us: int) -> None:
-        """Take one end; write it now if another handler like this one would keep it too long."""
+    def end(self, task: Task, ended: Ended, now_us: int, took_us: int = 0) -> None:
+        """Take the end of one task; write it now if another handler like this one would keep it too long."""
+        finished = _finished(task, ended, took_us)
+        if ended.settled or ended.lost:  # in its handler's own transaction
+            self._conclude([finished], [not ended.lost])
+            return
         with self._lock:
             if not self._waiting:
                 self._oldest_us = now_us
             self._waiting.append(finished)
-            if now_us - self._oldest_us + finished.took_us >= self._settle_time.within_us:
+            if now_us - self._oldest_us + took_us >= self._settle_time.within_us:
                 self.flush()
 
-    def add_together(self, finished: list[Finished], now_us: int) -> None:
-        """Take the ends of several that one call has brought: they need not be written one by one."""
+    def end_together(self, tasks: list[Task], ends: list[Ended], now_us: int, took_us: int) -> None:
+        """Take the ends of several tasks that one call has brought: they need not be written one by one."""
         with self._lock:
             if not self._waiting:
                 self._oldest_us = now_us
-            self._waiting += finished[:-1]
-            self.add(finished[-1], now_us)
-
-    def note_settled(self, finished: Finished, *, ok: bool) -> None:
-        """Note an end that was settled already, in a handler's own transaction."""
-        self._conclude([finished], [ok])
+            pairs = zip(tasks[:-1], ends[:-1], strict=True)
+            self._waiting += [_finished(task, ended, took_us) for task, ended in pairs]
+            self.end(tasks[-1], ends[-1], now_us, took_us)
 
     def flush(self) -> None:
         """Write the ends that wait; where the ledger can, they are on their way when this returns."""
@@ -309,6 +301,14 @@ class BatchCompleter:
                 lease.over = True
             task.claim = None
             self._settled.append(Settled(one, ok))
+
+
+def _finished(task: Task, ended: Ended, took_us: int) -> Finished:
+    """Turn a handler's end into that of its claim; a dead one leaves a letter."""
+    letter = None
+    if ended.outcome is Outcome.DEAD:
+        letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
+    return Finished(task, ended, end_claim(task, ended.outcome, ended.retry_in_us, letter), took_us)
 
 
 def _released(claims: list[tuple[Claim, Newest | None]]) -> list[Settlement]:

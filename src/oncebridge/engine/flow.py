@@ -98,6 +98,7 @@ class Flow:
         self._claimer = self.claimer(self._lease_us)
         self._extender = LeaseExtender(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
         self._runner = HandlerRunner(ledger, settings.retry, timeout_us)
+        self._ahead = ledger if isinstance(ledger, SettlesAhead) else None
         self._settle_time = SettleTime(int(settings.settle_within_seconds * 1_000_000))
         self.letter_room = LetterRoom(ledger, clock, telemetry, settings.dead_letters_max)
         self._handlers = handlers
@@ -166,7 +167,7 @@ class Flow:
             if verdict is Verdict.FRESH:
                 return task.answer
             completer.hold([task], call.runs_until_us)
-            completer.add(completer.end(task, _NO_NEWS[verdict], 0), self.clock.monotonic_us())
+            completer.end(task, _NO_NEWS[verdict], self.clock.monotonic_us())
             ((_, ok),) = completer.finish()
             task.answer = Answer(verdict if ok else Verdict.BUSY)
             return task.answer
@@ -179,7 +180,7 @@ class Flow:
         with self.completer(run, tries=CALL_TRIES) as completer:
             now_us = self.clock.monotonic_us()
             completer.hold([task], now_us + self._lease_us)
-            completer.add(completer.end(task, ended, 0), now_us)
+            completer.end(task, ended, now_us)
             ((_, ok),) = completer.finish()
         return ok
 
@@ -224,7 +225,9 @@ class Flow:
 
     def _must_stop(self, run: Run) -> bool:
         """Tell whether nothing more may be begun."""
-        return self.stopping.is_set() or self._runs.is_closing or run.is_out_of_time(self.clock)
+        until_us = run.limits.until_us
+        out_of_time = until_us is not None and self.clock.monotonic_us() >= until_us
+        return out_of_time or self._runs.is_closing or self.stopping.is_set()
 
     def _rounds(self, tasks: list[Task], give_up_us: int, run: Run) -> None:
         """Give every task a result; those that have one already are looked at for their twins."""
@@ -272,8 +275,7 @@ class Flow:
 
     def _claim_and_run(self, tasks: list[Task], run: Run, *, alone: bool) -> list[Task]:
         """Claim and run tasks; return those that must be claimed alone."""
-        ahead = self.ledger if isinstance(self.ledger, SettlesAhead) and self._concurrency(run) == 1 else None
-        with self.completer(run, ahead) as completer:
+        with self.completer(run, self._ahead if self._concurrency(run) == 1 else None) as completer:
             call = self._claimer.prepare(tasks, alone=alone)
             completer.expect(call)
             granted, lonely = self._sort(tasks, call.answers())
@@ -356,7 +358,8 @@ class Flow:
             completer.write_through()  # the ends before it in its chain, since the transaction settles this one
         given = self._event_for(task) if task.copy is None else task.copy
         ended, escaping = self._runner.run(handler, given, task, run.limits.attempts if task.copy is None else None)
-        now_us = self._end(task, ended, started_us, completer)
+        now_us = self.clock.monotonic_us()
+        self._end(task, ended, now_us, now_us - started_us, completer)
         if escaping is not None and run.limits.escapes:
             raise escaping
         return now_us
@@ -375,12 +378,12 @@ class Flow:
         else:
             if lease.newest is not None:
                 ended = self._judged(task, lease)
-            if ended is None:
+            if ended is None and task.claim.attempt > 1:
                 assert task.handler is not None
-                ended = self._runner.ran_out(task.handler, claim_of(task), run.limits.attempts)
+                ended = self._runner.ran_out(task.handler, task.claim, run.limits.attempts)
         if ended is None:
             return False
-        self._end(task, ended, self.clock.monotonic_us(), completer)
+        self._end(task, ended, self.clock.monotonic_us(), 0, completer)
         return True
 
     def _judged(self, task: Task, lease: Lease) -> Ended | None:
@@ -394,17 +397,11 @@ class Flow:
             self._note_claimed(task, task.answer)
         return _NO_NEWS.get(verdict)
 
-    def _end(self, task: Task, ended: Ended, started_us: int, completer: BatchCompleter) -> int:
-        """Settle one task as its handler ended; return the time."""
-        now_us = self.clock.monotonic_us()
+    def _end(self, task: Task, ended: Ended, now_us: int, took_us: int, completer: BatchCompleter) -> None:
+        """Settle one task as its handler ended; a dead letter only if there is room for one."""
         if ended.outcome is Outcome.DEAD:
             ended = self.letter_room.checked(task, ended)
-        finished = completer.end(task, ended, now_us - started_us)
-        if ended.settled or ended.lost:
-            completer.note_settled(finished, ok=not ended.lost)
-        else:
-            completer.add(finished, now_us)
-        return now_us
+        completer.end(task, ended, now_us, took_us)
 
     def _run_group(self, tasks: list[Task], completer: BatchCompleter) -> None:
         """Bring several granted tasks of one handler to their ends in one call."""
@@ -414,7 +411,7 @@ class Flow:
         for task in tasks:
             assert task.lease is not None
             if self._must_stop(completer.run):
-                self._end(task, _STOPPED, started_us, completer)
+                self._end(task, _STOPPED, started_us, 0, completer)
             elif self._extender.ensure(task.lease, started_us):  # otherwise asked for again in the next round
                 ready.append(task)
         if not ready:
@@ -423,8 +420,7 @@ class Flow:
         ends, escaping = self._runner.run_many(handler, events, claims, limits.attempts)
         now_us = self.clock.monotonic_us()
         ends = [self.letter_room.checked(task, ended) for task, ended in zip(ready, ends, strict=True)]
-        finished = [completer.end(task, ended, now_us - started_us) for task, ended in zip(ready, ends, strict=True)]
-        completer.add_together(finished, now_us)
+        completer.end_together(ready, ends, now_us, now_us - started_us)
         if escaping is not None and limits.escapes:
             raise escaping
 

@@ -14,7 +14,7 @@ from oncebridge.breaker import Open
 from oncebridge.claim import Claim, Outcome
 from oncebridge.discreet import Discreet
 from oncebridge.engine.loop import LoopThread
-from oncebridge.engine.task import claim_of, settlement_of
+from oncebridge.engine.task import claim_of, done_settlement
 from oncebridge.errors import (
     BatchOfParent,
     ClaimLost,
@@ -31,7 +31,7 @@ from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import SettlesInTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
     from contextlib import AbstractContextManager
 
     from oncebridge.engine.task import Task
@@ -98,7 +98,9 @@ class HandlerRunner:
             if handler.wants_transaction:
                 self._call_in_transaction(handler, event, task)
             else:
-                self._call(handler, event, task)
+                result = handler.function(event)
+                if result is not None and inspect.isawaitable(result):
+                    self._await(result, task)
         except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its failure, with few exceptions
             return self._worked(handler, claim_of(task), _own_error(raised, handler, generation), attempts)
         if forks.generation() != generation:
@@ -141,19 +143,19 @@ class HandlerRunner:
             return inf
         return self._retry.attempts if attempts is None else min(attempts, self._retry.attempts)
 
-    def _call(self, handler: Handler, event: Event | LetterCopy, task: Task, **transaction: Any) -> None:
-        result = handler.function(event, **transaction)
-        if result is not None and inspect.isawaitable(result):
-            assert task.lease is not None
-            self.loop.run(result, task.lease)
+    def _await(self, result: Awaitable[Any], task: Task) -> None:
+        assert task.lease is not None
+        self.loop.run(result, task.lease)
 
     def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, task: Task) -> None:
         assert isinstance(self._ledger, SettlesInTransaction)
-        generation, loan = forks.generation(), self._ledger.transaction(settlement_of(task, Outcome.DONE))
+        generation, loan = forks.generation(), self._ledger.transaction(done_settlement(task))
         try:
             with _Transaction(loan) as transaction:
                 try:
-                    self._call(handler, event, task, transaction=transaction)
+                    result = handler.function(event, transaction=transaction)
+                    if result is not None and inspect.isawaitable(result):
+                        self._await(result, task)
                 except Open:
                     raise  # nothing was tried, as outside of a transaction
                 except BaseException as error:

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from oncebridge import forks
 from oncebridge.errors import BatchOfParent, LedgerUnavailable
@@ -14,8 +14,6 @@ from oncebridge.errors import BatchOfParent, LedgerUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oncebridge.clock import Clock
-    from oncebridge.engine.completer import Settled
     from oncebridge.engine.limits import BatchLimits
 
 
@@ -25,7 +23,7 @@ T = TypeVar("T")
 class GivesBack(Protocol):
     """Holds claims of a run."""
 
-    def give_back(self, *, patiently: bool) -> list[Settled]:
+    def give_back(self, *, patiently: bool) -> list[Any]:
         """Settle the ends that wait, release the rest, and return what was settled."""
         ...
 
@@ -33,28 +31,23 @@ class GivesBack(Protocol):
 class Run:
     """One batch: its limits, and the claims that it holds."""
 
-    __slots__ = ("_generation", "_until_us", "completers", "is_over", "limits", "thread")
+    __slots__ = ("_generation", "completers", "is_over", "limits", "thread")
 
     def __init__(self, limits: BatchLimits) -> None:
         """Begin, in this process and this thread."""
         self.limits = limits
-        self._until_us = limits.until_us
         self.completers: list[GivesBack] = []
         #: Whether it has broken off: then none of its claims is kept alive, whatever becomes of them.
         self.is_over = False
         self._generation = forks.generation()
         self.thread = threading.get_ident()
 
-    def is_out_of_time(self, clock: Clock) -> bool:
-        """Tell whether nothing more may be begun."""
-        return self._until_us is not None and clock.monotonic_us() >= self._until_us
-
     def check(self) -> None:
         """Raise in a forked child: the batch is its parent's. Asked before each call of the ledger."""
         if forks.generation() != self._generation:
             raise BatchOfParent
 
-    def break_off(self, error: BaseException) -> list[Settled]:
+    def break_off(self, error: BaseException) -> list[Any]:
         """Settle the ends that wait and release the rest, unless it is the parent's; return what was settled.
 
         If that fails, leases run out.
@@ -69,7 +62,7 @@ class Run:
             self._give_back(patiently=False)
             raise
 
-    def _give_back(self, *, patiently: bool) -> list[Settled]:
+    def _give_back(self, *, patiently: bool) -> list[Any]:
         settled = []
         for completer in self.completers.copy():
             settled += completer.give_back(patiently=patiently)
@@ -89,7 +82,7 @@ class Runs:
         is_within: Callable[[], bool],
         end: Callable[[], None],
         wait_seconds: float,
-        report: Callable[[list[Settled]], None],
+        report: Callable[[list[Any]], None],
     ) -> None:
         """Take what tells that the caller is a handler in another thread, what ends the flow, and how long to wait.
 

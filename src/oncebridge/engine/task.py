@@ -134,26 +134,26 @@ def claim_of(task: Task) -> Claim:
     return task.claim
 
 
-def settlement_of(task: Task, outcome: Outcome, retry_in_us: int = 0, letter: Letter | None = None) -> Settlement:
-    """Return the end of a task's claim; a state's with what that makes of its entity."""
-    claim, lease = task.claim, task.lease
-    assert claim is not None
-    assert lease is not None
-    if lease.newest is None or claim.chain is None:
-        return Settlement(claim, outcome, retry_in_us, letter)
-    data = write_newest(newest_after(lease.newest, claim.ask, outcome, claim.chain.now_us))
-    return Settlement(claim, outcome, retry_in_us, letter, data, lease.left == 1)
+def done_settlement(task: Task) -> Settlement:
+    """Return the end that a task's claim has if its handler returns; nothing is noted yet."""
+    claim, lease = claim_of(task), task.lease
+    if lease is None or lease.newest is None or claim.chain is None:
+        return Settlement(claim, Outcome.DONE)
+    data = write_newest(newest_after(lease.newest, claim.ask, Outcome.DONE, claim.chain.now_us))
+    return Settlement(claim, Outcome.DONE, data=data, frees=lease.left == 1)
 
 
-def note_end(task: Task, outcome: Outcome) -> None:
-    """Note in a task's lease that its event has ended: the next of its chain is judged on that."""
+def end_claim(task: Task, outcome: Outcome, retry_in_us: int, letter: Letter | None) -> Settlement:
+    """Return the end of a task's claim, and note it in the lease: the next state of its chain is judged on that."""
     claim, lease = task.claim, task.lease
     assert claim is not None
     assert lease is not None
     lease.left -= 1
     lease.started_us = None
-    if lease.newest is not None and claim.chain is not None:
-        lease.newest = newest_after(lease.newest, claim.ask, outcome, claim.chain.now_us)
+    if lease.newest is None or claim.chain is None:
+        return Settlement(claim, outcome, retry_in_us, letter)
+    lease.newest = newest_after(lease.newest, claim.ask, outcome, claim.chain.now_us)
+    return Settlement(claim, outcome, retry_in_us, letter, write_newest(lease.newest), lease.left == 0)
 
 
 def as_twin(task: Task, twin: Task) -> Result | None:

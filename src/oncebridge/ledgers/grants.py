@@ -94,6 +94,9 @@ def next_token(previous: int, now_us: int) -> int:
 
 def claim_fact(ask: Ask, record: Record | None, call: Call) -> tuple[Answer, Record | None]:
     """Answer the ask for a fact; the record is None where it stays."""
+    if record is None and not ask.redrive:  # nearly always
+        token = next_token(0, call.now_us)
+        return Answer(Verdict.FRESH, token), _claimed(ask, None, token, call, call.now_us + call.lease_us)
     known = _known(ask, record)
     if known is not None:
         return known, None

@@ -23,6 +23,22 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.grants import Entity, Kept, Record
 
 
+class Changes:
+    """Records and entities that a call changes, with the letters that it keeps."""
+
+    def __init__(self) -> None:
+        """Change nothing yet."""
+        self.records: dict[tuple[bytes, str], tuple[Ask, Record, Letter | None]] = {}
+        self.entities: dict[bytes, Entity] = {}
+
+    def add(self, ask: Ask, kept: Kept, letter: Letter | None = None) -> None:
+        """Take what becomes of one claim."""
+        if kept.record is not None:
+            self.records[ask.key, ask.handler] = ask, kept.record, letter
+        if kept.entity is not None and ask.entity is not None:
+            self.entities[ask.entity] = kept.entity
+
+
 class MemoryLedger:
     """Keeps everything in dictionaries behind one lock."""
 
@@ -36,7 +52,7 @@ class MemoryLedger:
         self.entities: dict[bytes, Entity] = {}
         self.letters: dict[tuple[bytes, str], Letter] = {}
         self._asks: dict[tuple[bytes, str], Ask] = {}
-        self._unwritten: tuple[list[tuple[Ask, Record]], Entity | None, Letter | None] | None = None
+        self._unwritten: Changes | None = None
         forks.register(self)
 
     def __repr__(self) -> str:
@@ -73,29 +89,32 @@ class MemoryLedger:
         with self._lock:
             self._finish_writing()
             call = Call(nonce, lease_us, self._clock.now_us())
+            changes = Changes()
             chains: dict[bytes, list[int]] = {}
             answers: list[Any] = [None] * len(asks)
             for place, ask in enumerate(asks):
                 if ask.entity is None:
-                    answers[place] = self._claim_fact(ask, call)
+                    at = (ask.key, ask.handler)
+                    answers[place], record = claim_fact(ask, self.records.get(at), call)
+                    if record is not None:
+                        changes.records[at] = ask, record, None
                 else:
                     chains.setdefault(ask.entity, []).append(place)
             for entity, places in chains.items():
-                chain = self._claim_chain(entity, [asks[place] for place in places], call)
+                chain = self._claim_chain(entity, [asks[place] for place in places], call, changes)
                 for place, answer in zip(places, chain, strict=True):
                     answers[place] = answer
+            self._write(changes)
             return answers
 
-    def _claim_fact(self, ask: Ask, call: Call) -> Answer:
-        answer, record = claim_fact(ask, self.records.get((ask.key, ask.handler)), call)
-        if record is not None:
-            self._write([(ask, record)])
-        return answer
-
-    def _claim_chain(self, key: bytes, asks: list[Ask], call: Call) -> list[Answer]:
+    def _claim_chain(self, key: bytes, asks: list[Ask], call: Call, changes: Changes) -> list[Answer]:
         records = [self.records.get((ask.key, ask.handler)) for ask in asks]
         granted = claim_chain(asks, records, self.entities.get(key), call)
-        self._write([(asks[place], record) for place, record in granted.records], granted.entity)
+        for place, record in granted.records:
+            ask = asks[place]
+            changes.records[ask.key, ask.handler] = ask, record, None
+        if granted.entity is not None:
+            changes.entities[key] = granted.entity
         return granted.answers
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
@@ -107,8 +126,11 @@ class MemoryLedger:
 
     def _extend(self, claim: Claim, call: Call) -> bool:
         ask = claim.ask
-        kept = extend_claim(claim, self.records.get((ask.key, ask.handler)), self._entity(ask), call)
-        self._write_kept(ask, kept)
+        entity = None if ask.entity is None else self.entities.get(ask.entity)
+        kept = extend_claim(claim, self.records.get((ask.key, ask.handler)), entity, call)
+        changes = Changes()
+        changes.add(ask, kept)
+        self._write(changes)
         return kept.ok
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
@@ -116,45 +138,37 @@ class MemoryLedger:
         with self._lock:
             self._finish_writing()
             now_us = self._clock.now_us()
-            return [self._settle(settlement, now_us) for settlement in settlements]
+            changes = Changes()
+            oks = [self._settle(settlement, now_us, changes) for settlement in settlements]
+            self._write(changes)
+            return oks
 
-    def _settle(self, settlement: Settlement, now_us: int) -> bool:
-        ask = settlement.claim.ask
-        kept = settle_claim(settlement, self.records.get((ask.key, ask.handler)), self._entity(ask), now_us)
-        self._write_kept(ask, kept, settlement.letter)
+    def _settle(self, settlement: Settlement, now_us: int, changes: Changes) -> bool:
+        ask, entity = settlement.claim.ask, None
+        if ask.entity is not None:  # as the state before it in its chain left it
+            entity = changes.entities.get(ask.entity) or self.entities.get(ask.entity)
+        kept = settle_claim(settlement, self.records.get((ask.key, ask.handler)), entity, now_us)
+        changes.add(ask, kept, settlement.letter)
         return kept.ok
 
-    def _entity(self, ask: Ask) -> Entity | None:
-        return None if ask.entity is None else self.entities.get(ask.entity)
-
-    def _write_kept(self, ask: Ask, kept: Kept, letter: Letter | None = None) -> None:
-        if kept.record is not None:
-            self._write([(ask, kept.record)], kept.entity, letter)
-        elif kept.entity is not None and ask.entity is not None:
-            self.entities[ask.entity] = kept.entity
-
-    def _write(
-        self, records: list[tuple[Ask, Record]], entity: Entity | None = None, letter: Letter | None = None
-    ) -> None:
+    def _write(self, changes: Changes) -> None:
         # Noted in one step, and forgotten when it is written: what an interrupt or a fork cuts short is written by the
         # next call.
-        self._unwritten = records, entity, letter
+        self._unwritten = changes
         self._finish_writing()
 
     def _finish_writing(self) -> None:
-        if self._unwritten is None:
+        changes = self._unwritten
+        if changes is None:
             return
-        records, entity, letter = self._unwritten
-        for ask, record in records:
-            at = (ask.key, ask.handler)
+        for at, (ask, record, letter) in changes.records.items():
             self._asks.setdefault(at, ask)
             self.records[at] = record
             if letter is not None:
                 self.letters[at] = letter
-            elif not record.letter:
+            elif self.letters and not record.letter:
                 self.letters.pop(at, None)
-        if entity is not None and records and records[0][0].entity is not None:
-            self.entities[records[0][0].entity] = entity
+        self.entities.update(changes.entities)
         self._unwritten = None
 
     def get(self, key: bytes) -> list[Entry]:
@@ -181,7 +195,7 @@ class MemoryLedger:
 
     def _entry(self, at: tuple[bytes, str], *, raw: bool = False) -> Entry:
         record, ask, letter = self.records[at], self._asks[at], self.letters.get(at)
-        held = self._entity(ask)
+        held = None if ask.entity is None else self.entities.get(ask.entity)
         on_entity = held.lease_until_us if held is not None and held.nonce == record.nonce else 0
         return Entry(
             key=at[0],
