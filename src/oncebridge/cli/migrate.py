@@ -47,6 +47,6 @@ def migrate(
     if scheme in NEED_IT:
         write_text(f"the tables of the ledger ({scheme}) are up to date")
     else:
-        write_text(f"a ledger of {scheme}:// needs no migrate: whoever opens it brings it up to date")
+        write_text(f"a ledger of {scheme}:// needs no migrate: all it needs is made when it is opened")
     for sink in sinks:
         write_text(f"sink {sink.name}: its keys have their table {EFFECTS}")
