@@ -78,3 +78,17 @@ def as_done(claim):
 def verdict(ledger, number, **fields):
     """Ask for one event."""
     return claim(ledger, Ask(key=key(number), alone=True, **fields))[0].verdict
+
+
+@contextmanager
+def open_transaction(ledger, statement, *values):
+    """Leave a transaction open that has done something."""
+    with closing(psycopg.connect(**ledger._address.parameters)) as connection:
+        connection.execute(statement, values or None)
+        yield connection
+
+
+def deadlocks(url):
+    """Return how many deadlocks the server has resolved so far."""
+    run(url, "SELECT pg_stat_force_next_flush()")
+    return run(url, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")

@@ -2,14 +2,26 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 
 import psycopg
 import pytest
 from msgspec.structs import replace
 from psycopg.rows import dict_row
 
-from ledgers.on_postgres import as_done, claim, key, new_schema, opened, run, schema_of, take, verdict
+from ledgers.on_postgres import (
+    as_done,
+    claim,
+    deadlocks,
+    key,
+    new_schema,
+    open_transaction,
+    opened,
+    run,
+    schema_of,
+    take,
+    verdict,
+)
 from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, LedgerUnavailable, PermanentError
@@ -39,14 +51,6 @@ def ledger(url):
     """Return an open ledger."""
     with opened(url) as ledger:
         yield ledger
-
-
-@contextmanager
-def open_transaction(ledger, statement, *values):
-    """Leave a transaction open that has done something."""
-    with closing(psycopg.connect(**ledger._address.parameters)) as connection:
-        connection.execute(statement, values or None)
-        yield connection
 
 
 def seconds_for(work):
@@ -132,12 +136,6 @@ def test_batches_in_opposite_orders_do_not_block_each_other(postgres, url, ledge
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert deadlocks(url) == before
-
-
-def deadlocks(url):
-    """Return how many deadlocks the server has resolved so far."""
-    run(url, "SELECT pg_stat_force_next_flush()")
-    return run(url, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
 
 
 def test_threads_share_a_ledger(url, ledger):

@@ -43,7 +43,13 @@ CREATE OR REPLACE FUNCTION {schema}.look_at(
 #variable_conflict use_column
 DECLARE
     owned boolean[];
+    -- So that the plan leaves out all other partitions before it begins; it cannot do so by an array.
+    first_day integer;
+    last_day integer;
+    undated integer;
 BEGIN
+    SELECT min(day) FILTER (WHERE day >= 0), max(day), min(day) FILTER (WHERE day < 0)
+    INTO first_day, last_day, undated FROM unnest(days) AS day;
     -- Entities before events: an event of theirs that changes in between leaves its trace on the entity.
     IF cardinality(entities) > 0 THEN
         SELECT array_agg(coalesce(entity.token, 0) ORDER BY asked.place),
@@ -119,7 +125,8 @@ BEGIN
                         ask(day, key, handler, envelope, content, chain, arrival, alone, redrive, place)
                 ) AS ask
                 LEFT JOIN LATERAL (
-                    SELECT * FROM {schema}.event WHERE event.day = ANY (days)
+                    SELECT * FROM {schema}.event
+                    WHERE (event.day BETWEEN first_day AND last_day OR event.day = undated)
                         AND event.day = ask.day AND event.key = ask.key AND event.handler = ask.handler OFFSET 0
                 ) AS event ON true
                 OFFSET 0
@@ -219,8 +226,7 @@ BEGIN
         FROM unnest(days, keys, handlers, moves, statuses, old_tokens, old_leases_us) WITH ORDINALITY AS
             ask(day, key, handler, move, status, token, lease_until_us, place)
         CROSS JOIN LATERAL (
-            SELECT FROM {schema}.event WHERE event.day = ANY (days)
-                AND event.day = ask.day AND event.key = ask.key AND event.handler = ask.handler
+            SELECT FROM {schema}.event WHERE event.day = ask.day AND event.key = ask.key AND event.handler = ask.handler
                 AND event.status = ask.status AND event.token = ask.token AND event.lease_until_us = ask.lease_until_us
             FOR UPDATE
         ) AS event
@@ -253,8 +259,8 @@ BEGIN
     FROM unnest(days, keys, handlers, moves, tokens, chains) WITH ORDINALITY AS
         ask(day, key, handler, move, token, chain, place)
     LEFT JOIN LATERAL (
-        SELECT true AS ours FROM {schema}.event WHERE event.day = ANY (days)
-            AND event.day = ask.day AND event.key = ask.key AND event.handler = ask.handler
+        SELECT true AS ours FROM {schema}.event
+        WHERE event.day = ask.day AND event.key = ask.key AND event.handler = ask.handler
             AND event.nonce = claim_batch.nonce AND event.token = ask.token OFFSET 0
     ) AS event ON true
     WHERE ask.move = 'again' OR (ask.move = 'claimed' AND event.ours IS NULL);

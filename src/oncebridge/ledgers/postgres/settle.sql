@@ -44,46 +44,45 @@ DECLARE
     ended boolean[];
     number integer := 0;
     place bigint;
+    attempts integer;
 BEGIN
     PERFORM {schema}.begin_batch();
     IF cardinality(entities) > 0 THEN
-        PERFORM FROM {schema}.entity WHERE key = ANY (entities) ORDER BY key FOR UPDATE;
         SELECT array_agg(coalesce(entity.token = claimed.top, false) ORDER BY claimed.place) INTO held
         FROM unnest(entities, tops) WITH ORDINALITY AS claimed(key, top, place)
-        LEFT JOIN LATERAL (SELECT token FROM {schema}.entity WHERE entity.key = claimed.key OFFSET 0) AS entity ON true;
+        LEFT JOIN LATERAL (SELECT token FROM {schema}.entity WHERE entity.key = claimed.key FOR UPDATE) AS entity ON true;
     END IF;
     now_us := {schema}.now_us();
     ended := array_fill(false, ARRAY[cardinality(keys)]);
-    -- An insert that always meets its row: of all ways to change a few rows of a partition this one never looks
-    -- elsewhere, and it locks them in order. The time of the change has the claim's number added, in microseconds, so
-    -- that the row tells its claim.
-    FOR place IN
+    -- An insert that meets its row: of all ways to change a few rows of a partition this one never looks elsewhere, and
+    -- it locks them in order. The time of the change has the claim's number added, in microseconds, so that the row tells
+    -- its claim; attempts below 0 tell that there was no row.
+    FOR place, attempts IN
         INSERT INTO {schema}.event AS record (
-            day, key, handler, status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us,
-            retry_at_us, letter, topic, time_ms, conversation, "user", entity)
-        SELECT event.day, event.key, event.handler, claim.outcome, event.token, '', 0, event.alone,
-            event.attempts + (claim.outcome IN ('retry', 'dead'))::integer, event.content, event.envelope,
+            day, key, handler, status, token, nonce, lease_until_us, alone, attempts, changed_us, retry_at_us, letter, topic)
+        SELECT claim.day, claim.key, claim.handler, claim.outcome, claim.token, '', 0, false, -1,
             call.now_us + claim.place,
             CASE WHEN claim.outcome = 'retry' THEN call.now_us + claim.place + coalesce(claim.retry_in_us, 0) ELSE 0 END,
-            claim.outcome = 'dead' OR (event.letter AND claim.outcome IN ('retry', 'release')),
-            event.topic, event.time_ms, event.conversation, event."user", event.entity
+            claim.outcome = 'dead', ''
         FROM unnest(days, keys, handlers, tokens, outcomes, retries_in_us, chains) WITH ORDINALITY AS
             claim(day, key, handler, token, outcome, retry_in_us, chain, place)
-        CROSS JOIN LATERAL (
-            SELECT * FROM {schema}.event WHERE event.day = ANY (days)
-                AND event.day = claim.day AND event.key = claim.key AND event.handler = claim.handler
-                AND event.token = claim.token AND event.status = 'claimed' OFFSET 0
-        ) AS event
         WHERE claim.chain IS NULL OR held[claim.chain]
-        ORDER BY event.key, event.handler
+        ORDER BY claim.key, claim.handler
         ON CONFLICT (key, handler, day) DO UPDATE SET
-            status = excluded.status, nonce = '', lease_until_us = 0, attempts = excluded.attempts,
-            changed_us = excluded.changed_us, retry_at_us = excluded.retry_at_us, letter = excluded.letter
+            status = excluded.status, nonce = '', lease_until_us = 0,
+            attempts = record.attempts + (excluded.status IN ('retry', 'dead'))::integer,
+            changed_us = excluded.changed_us, retry_at_us = excluded.retry_at_us,
+            letter = excluded.letter OR (record.letter AND excluded.status IN ('retry', 'release'))
         WHERE record.token = excluded.token AND record.status = 'claimed'
-        RETURNING record.changed_us - call.now_us
+        RETURNING record.changed_us - call.now_us, record.attempts
     LOOP
-        ended[place] := true;
-        number := number + 1;
+        IF attempts < 0 THEN
+            DELETE FROM {schema}.event
+            WHERE event.day = days[place] AND event.key = keys[place] AND event.handler = handlers[place];
+        ELSE
+            ended[place] := true;
+            number := number + 1;
+        END IF;
     END LOOP;
     kept := ended;
     IF number < cardinality(keys) THEN
@@ -91,8 +90,7 @@ BEGIN
         FROM unnest(days, keys, handlers, tokens, outcomes, ended) WITH ORDINALITY AS
             claim(day, key, handler, token, outcome, ended, place)
         CROSS JOIN LATERAL (
-            SELECT FROM {schema}.event WHERE event.day = ANY (days)
-                AND event.day = claim.day AND event.key = claim.key AND event.handler = claim.handler
+            SELECT FROM {schema}.event WHERE event.day = claim.day AND event.key = claim.key AND event.handler = claim.handler
                 AND event.token = claim.token AND event.status = claim.outcome OFFSET 0
         ) AS event
         WHERE NOT claim.ended;
