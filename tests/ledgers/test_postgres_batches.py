@@ -62,8 +62,9 @@ def test_chains_that_share_entities_do_not_block_each_other(url):
 @pytest.mark.parametrize("is_state", [False, True])
 @pytest.mark.parametrize("same", [False, True])
 def test_of_calls_at_the_same_moment_one_is_granted(url, ledger, is_state, same):
-    """Of two calls that both saw an event free, one gets it; if the other is the same call, it gets the same answer."""
+    """Of two calls that both saw an event or an entity free, one gets it; the same call again gets the same answer."""
     asks = [Ask(key=key(number), entity=key(9) if is_state else None) for number in (1, 2)]
+    others = [replace(ask, key=key(7 + place)) for place, ask in enumerate(asks)] if is_state and not same else asks
     if is_state:
         released = take(ledger, 3, entity=key(9))
         assert ledger.settle([Settlement(released, Outcome.RELEASE)]) == [True]
@@ -73,9 +74,9 @@ def test_of_calls_at_the_same_moment_one_is_granted(url, ledger, is_state, same)
         f"INSERT INTO {schema}.event ({EVENT}) "
         f"VALUES (-1, '\\x{key(1).hex()}', '', 'claimed', 1, '', 0, false, 0, 0, 0, false, '')"
     )
-    nonces = [b"12345678", b"12345678" if same else b"87654321"]
+    pairs = [(asks, b"12345678"), (others, b"12345678" if same else b"87654321")]
     with open_transaction(ledger, lock_entity if is_state else insert_event) as locked, ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(ledger.claim, asks, nonce=nonce, lease_us=60_000_000) for nonce in nonces]
+        calls = [pool.submit(ledger.claim, some, nonce=nonce, lease_us=60_000_000) for some, nonce in pairs]
         wait_until(lambda: run(url, "SELECT count(*) FROM pg_locks WHERE NOT granted") == [(2,)], "both to wait")
         locked.rollback()
         one, other = (call.result() for call in calls)
