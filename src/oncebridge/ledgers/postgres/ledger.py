@@ -52,7 +52,7 @@ class PostgresLedger:
         self._clock = clock or SystemClock()
         self._retention_us = retention_us
         self._own = Connections(self._address, self._clock)
-        # Apart from our own: whatever a handler sets on its connection stays among handlers.
+        # Apart from our own: a handler's settings of its connection stay among handlers.
         self._lent = Connections(self._address, self._clock, autocommit=False)
         self._placed_day = 0
 
@@ -90,7 +90,7 @@ class PostgresLedger:
         kept = self._kept(connection)
         if not kept:
             with connection.transaction():
-                # Whoever comes first decides; the others wait here and find it decided.
+                # The first worker decides; the others wait here and find it decided.
                 connection.execute(f"LOCK TABLE {self._schema}.meta IN SHARE ROW EXCLUSIVE MODE")
                 kept = self._kept(connection)
                 if not kept:
@@ -161,9 +161,9 @@ class PostgresLedger:
             return []
         self._make_places()
         order = wire.in_order(asks)
-        arguments = wire.claim_arguments([asks[place] for place in order], order, nonce, lease_us)
-        row = self._function("claim_batch", arguments)
-        return wire.back_in_place(order, wire.answers(row, arguments[wire.CHAINS]))
+        ordered = [asks[place] for place in order]
+        row = self._function("claim_batch", wire.claim_arguments(ordered, order, nonce, lease_us))
+        return wire.back_in_place(order, wire.answers(row, ordered))
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
         """Move the lease of claims in force."""

@@ -1,5 +1,5 @@
--- Partitions: one for each day of event times, made ahead by whoever comes first, dropped by purge.
--- Workers need not own the tables, so these run with the rights of whoever migrated.
+-- Partitions: one for each day of event times, made ahead by the first worker of a day, dropped by purge.
+-- Workers need not own the tables, so these run with the rights of the user who migrated.
 
 -- The number of today's day, as event.day counts.
 CREATE OR REPLACE FUNCTION {schema}.today() RETURNS integer LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
@@ -21,7 +21,7 @@ BEGIN
     FOR day IN SELECT generate_series({schema}.today() - {days_behind}, {schema}.today() + {days_ahead}) LOOP
         name := {schema}.place_name(day);
         CONTINUE WHEN to_regclass(format('{schema}.%I', name)) IS NOT NULL;
-        -- One at a time; whoever comes second finds it made, or leaves it to the first.
+        -- One at a time: a second worker finds it made, or leaves it to the first.
         EXIT WHEN NOT pg_try_advisory_xact_lock({places_lock}, hashtext('{schema}'));
         CONTINUE WHEN to_regclass(format('{schema}.%I', name)) IS NOT NULL;
         -- Attached, not created in place: that would lock the whole table. What came early moves in first.

@@ -1,4 +1,4 @@
-"""What the ledger's functions are called with, and what they answer: one array for each field."""
+"""The arguments of the ledger's functions and their answers: one array for each field."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ _Values = TypeVar("_Values", bound="list[Any]")
 
 UNDATED: Final = -1
 _DAY_MAX: Final = 2**31 - 1
-#: Which argument of `claim_batch` has the number of each ask's entity.
-CHAINS: Final = 5
 
-#: What `claim_batch` says of an ask -> its verdict.
+#: The word of `claim_batch` for an ask -> its verdict.
 _VERDICTS: Final = {
     **{verdict.value: verdict for verdict in Verdict},
     "claimed": Verdict.FRESH,
@@ -96,8 +94,9 @@ def claim_arguments(asks: Sequence[Ask], order: Sequence[int], nonce: bytes, lea
     ]
 
 
-def answers(row: Sequence[Any], entities: Sequence[int | None] | None) -> list[Answer]:
-    """Read what `claim_batch` answers to each ask, whose entity has this number, and to each entity."""
+def answers(row: Sequence[Any], asks: Sequence[Ask]) -> list[Answer]:
+    """Read the answers of `claim_batch`: one to each ask, and one to each entity."""
+    numbers, _ = _numbered([ask.entity for ask in asks])
     *asked, tops, run_outs, datas, now_us = row
     chains = [
         Chain(top, data, ran_out, now_us)
@@ -105,7 +104,7 @@ def answers(row: Sequence[Any], entities: Sequence[int | None] | None) -> list[A
     ]
     found = []
     for place, (move, token, attempt, of, was, busy_us) in enumerate(zip(*asked, strict=True)):
-        number = entities[place] if entities and move in _GRANTED else None
+        number = numbers[place] if numbers and move in _GRANTED else None
         found.append(
             Answer(
                 _VERDICTS[move],
@@ -121,7 +120,7 @@ def answers(row: Sequence[Any], entities: Sequence[int | None] | None) -> list[A
 
 
 def _name_of(claim: Claim) -> tuple[bytes, int] | None:
-    """Return what a claimed entity is known by: its key and its chain's top token."""
+    """Return the key of a claimed entity, with its chain's top token."""
     return None if claim.chain is None or claim.ask.entity is None else (claim.ask.entity, claim.chain.top)
 
 
@@ -154,7 +153,7 @@ class Extension:
         ]
 
     def answers(self, row: Sequence[Any]) -> list[bool]:
-        """Read what `extend_batch` answers."""
+        """Read the answers of `extend_batch`."""
         kept, held = row
         in_force = {name for (name, _), ok in zip(self._facts, kept or (), strict=True) if ok}
         chains = {name for name, ok in zip(self._chains, held or (), strict=True) if ok}
