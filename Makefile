@@ -66,7 +66,7 @@ package: dist/.built $(VENV)/.lambda ## Make the zip that deploy/template.yaml d
 	@$(PY) tools/package.py dist/oncebridge-lambda.zip --wheel dist/*.whl --libraries $(VENV)/lambda/* --add $(ADD)
 
 prove: $(VENV)/.dev $(VENV)/.wheel ## Enumerate the protocol with one fault more than the tests do (minutes)
-	@$(PY) -m oncebridge.testing.exploration --long
+	@PYTHONPATH=tests $(PY) -m exploration --long
 
 bench: $(VENV)/.bench $(VENV)/.wheel ## Measure speed beside what one would write by hand
 	@$(PY) bench/run.py $(ARGS)

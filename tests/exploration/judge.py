@@ -1,7 +1,8 @@
-"""The independent judge of an exploration: its own book of what happened, kept without any of a ledger's rules.
+"""The independent judge of an exploration: its own book, kept without any rule of ledgers or of order.
 
-The judge sees what workers are told and what reaches the sink. From that alone it decides whether each answer
-was right, so a mistake in `oncebridge.claim` cannot excuse itself here. Of that module it knows only the words.
+The judge sees the answers that workers get, the verdicts that they draw from them, and the effects at the sink. From
+that alone it decides whether each was right, so a mistake in `oncebridge.claim` or in a ledger cannot excuse itself
+here. Of `oncebridge.claim` it knows only the words.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from exploration.scenarios import Delivery, Scenario, Told
 from oncebridge.claim import Answer, Outcome, Status, Verdict
-from oncebridge.testing.scenarios import Delivery, Scenario, Told
 
 T = TypeVar("T")
 
@@ -33,6 +34,13 @@ _COLUMNS: Final = {
     "republish": {Status.DONE, Status.ECHO, Status.STALE, Status.DEAD},
 }
 _DUPLICATES: Final = ("redelivery", "republish")
+_COUNTED_EACH_TIME: Final = (*_DUPLICATES, "conflict")  # every delivery of a conflict is called so
+_FOR_GOOD: Final = {
+    Outcome.DONE: Status.DONE,
+    Outcome.ECHO: Status.ECHO,
+    Outcome.STALE: Status.STALE,
+    Outcome.DEAD: Status.DEAD,
+}
 
 
 class Broken(StrEnum):
@@ -42,7 +50,7 @@ class Broken(StrEnum):
     LOST = "lost"  # an event that is done without its effect, or that the ledger does not know in the end
     HOLDERS = "two holders"  # an event or entity granted while another claim of it runs
     AGAIN = "again"  # an event granted that was settled for good
-    TOKEN = "token"  # noqa: S105 - a token that is not above every earlier one
+    TOKEN = "token"  # a token that is not above every earlier one
     LATE = "late"  # a settle or extend accepted, or taking effect, from a worker that was overtaken
     REFUSED = "refused"  # a settle or extend refused to the worker whose claim is in force
     REPEAT = "repeat"  # another answer to a call whose first reply was lost
@@ -71,19 +79,20 @@ class Violation(AssertionError):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """How a worker asked: until when it wants the claim, and whether alone and for a dead letter's sake."""
+    """One claim call: the first delivery of each event, until when, whether alone and for a dead letter's sake."""
 
+    deliveries: tuple[Delivery, ...]
     until_us: int
     alone: bool
     buried: bool
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """The newest claim of an entity or a fact."""
+    """The newest claim of an entity or a fact: its highest token, and those that are not settled."""
 
-    token: int = 0
+    top: int = 0
     until_us: int = 0
-    open: bool = False
+    open: tuple[int, ...] = ()
 
 
 class Last(msgspec.Struct, frozen=True):
@@ -144,46 +153,41 @@ class Judge:
     # --- claim ---------------------------------------------------------------------------------------
 
     def claimed(
-        self, book: Book, by: Delivery, answer: Answer, *, asked: Asked, lost: Answer | None, now_us: int
+        self, book: Book, asked: Asked, answers: list[Answer], *, lost: tuple[Answer, ...], now_us: int
     ) -> Book:
-        """Judge an answer to a claim; `lost` is the answer that the same call had before, but nobody heard."""
-        event = by.event
-        fence = self._scenario.fence(event, buried=asked.buried)
-        hold = book.holds[fence]
-        if lost is not None and self._still_true(hold, lost):
-            same = (answer.verdict, answer.token, answer.attempt) == (lost.verdict, lost.token, lost.attempt)
-            _require(same, Broken.REPEAT, f"first {_said(lost)}, asked again {_said(answer)}")
-            return book
-        conflict = not asked.buried and self._has_rival(book, event)
-        told = (answer.verdict is Verdict.CONFLICT) == conflict
-        _require(told, Broken.VERDICT, f"its id came {'' if conflict else 'never '}before with other content")
-        runs = hold.open and hold.until_us > now_us
-        closed = book.closed[event]
-        match answer.verdict:
-            case Verdict.REDELIVERY | Verdict.REPUBLISH:
-                if closed is not None:
-                    same = by.envelope is not None and by.envelope == closed.envelope
-                    right = Verdict.REDELIVERY if same else Verdict.REPUBLISH
-                    _require(answer.verdict is right, Broken.VERDICT, f"should be {right}")
-            case Verdict.BUSY:
-                _require(runs, Broken.BLOCKED, "busy, though nobody holds it")
-            case Verdict.ECHO:
-                self._judge_echo(book, event)
-                return self._recorded(book, by, Status.ECHO)
-            case Verdict.STALE:
-                self._judge_stale(book, event, now_us)
-                return self._recorded(book, by, Status.STALE)
-            case Verdict.FRESH if answer.token:
-                _require(not runs, Broken.HOLDERS, f"token {hold.token} holds it already")
-                _require(closed is None, Broken.AGAIN, "it was settled for good")
-                return self._granted(book, event, answer, fence, asked)
+        """Judge the answers to a claim; `lost` are those that the same call had before, but that nobody heard."""
+        before = book.holds
+        begun = any(answer.verdict is Verdict.FRESH for answer in answers)
+        for place, (by, answer) in enumerate(zip(asked.deliveries, answers, strict=True)):
+            fence = self._scenario.fence(by.event, buried=asked.buried)
+            hold = before[fence]
+            if lost and lost[place].token in hold.open:
+                _require(_alike(answer, lost[place]), Broken.REPEAT, f"{_said(lost[place])}, then {_said(answer)}")
+                continue
+            self._judge_answer(book, by, answer, buried=asked.buried)
+            runs = bool(hold.open) and hold.until_us > now_us
+            if answer.verdict is Verdict.BUSY:
+                _require(runs or begun, Broken.BLOCKED, "busy, though nobody holds it, and nothing of it is before it")
+            elif answer.token:
+                _require(not runs, Broken.HOLDERS, f"token {hold.top} holds it already")
+                _require(book.closed[by.event] is None, Broken.AGAIN, "it was settled for good")
+                book = self._granted(book, by.event, answer, fence, asked, joins=book.holds[fence] is not hold)
         return book
 
-    def _still_true(self, hold: Hold, lost: Answer) -> bool:
-        """Tell whether an answer still holds: a grant that nobody has overtaken, or what is recorded for good."""
-        if lost.verdict is Verdict.FRESH:
-            return lost.token != 0 and hold.open and hold.token == lost.token
-        return lost.verdict in (Verdict.ECHO, Verdict.STALE)
+    def _judge_answer(self, book: Book, by: Delivery, answer: Answer, *, buried: bool) -> None:
+        """Judge whether duplicates and conflicts are called so."""
+        conflict = not buried and self._has_rival(book, by.event)
+        told = (answer.verdict is Verdict.CONFLICT) == conflict
+        _require(told, Broken.VERDICT, f"its id came {'' if conflict else 'never '}before with other content")
+        if answer.verdict in (Verdict.REDELIVERY, Verdict.REPUBLISH):
+            self._judge_duplicate(book, by, answer.verdict.value)
+
+    def _judge_duplicate(self, book: Book, by: Delivery, called: str) -> None:
+        closed = book.closed[by.event]
+        if closed is not None:
+            same = by.envelope is not None and by.envelope == closed.envelope
+            right = "redelivery" if same else "republish"
+            _require(called == right, Broken.VERDICT, f"{called} should be {right}")
 
     def _has_rival(self, book: Book, event: int) -> bool:
         """Tell whether another content came before under the same explicit id."""
@@ -191,27 +195,8 @@ class Judge:
         if mine is None:
             return False
         rivals = [other for other, told in enumerate(self._events) if other != event and told.id == mine]
-        first = [one for one in rivals if not book.holds[self._scenario.fence(one, buried=True)].token]
+        first = [one for one in rivals if not book.holds[self._scenario.fence(one, buried=True)].top]
         return any(book.lasts[rival].token or book.closed[rival] for rival in first)
-
-    def _judge_echo(self, book: Book, event: int) -> None:
-        told, shown = self._events[event], book.shown[self._scenario.fence(event)].event
-        _require(book.closed[event] is None, Broken.AGAIN, "it was settled for good")
-        _require(shown >= 0, Broken.ECHO, "the sink shows nothing yet")
-        other = self._events[shown]
-        _require(other.state == told.state, Broken.ECHO, f"the sink shows {other.name}")
-        apart = max(abs(one - two) for one, two in zip(told.times_ms, other.times_ms, strict=True))
-        _require(apart <= ECHO_WINDOW_MS, Broken.ECHO, f"the sink shows {other.name}, {apart} ms apart")
-
-    def _judge_stale(self, book: Book, event: int, now_us: int) -> None:
-        _require(book.closed[event] is None, Broken.AGAIN, "it was settled for good")
-        reasons = [other for other in self._standing(book, now_us) if _newer(other, self._events[event])]
-        _require(bool(reasons), Broken.STALE, "nothing newer has taken effect")
-
-    def _recorded(self, book: Book, by: Delivery, status: Status) -> Book:
-        """Take down an event that needs no work; whatever claims of it ended how before, nobody finds it so now."""
-        closed = _put(book.closed, by.event, Closed(status, by.envelope))
-        return replace(book, closed=closed, lasts=_put(book.lasts, by.event, Last()))
 
     def _standing(self, book: Book, now_us: int) -> list[Told]:
         """Return the events that count for what is newest: done or echoed, and not from the far future."""
@@ -221,33 +206,35 @@ class Judge:
             if closed is not None and closed.status in (Status.DONE, Status.ECHO) and _is_credible(told, now_us)
         ]
 
-    def _granted(self, book: Book, event: int, answer: Answer, fence: int, asked: Asked) -> Book:
-        last, newest = book.lasts[event], book.holds[fence].token
-        _require(answer.token > newest, Broken.TOKEN, f"token {answer.token} is not above {newest}")
+    def _granted(self, book: Book, event: int, answer: Answer, fence: int, asked: Asked, *, joins: bool) -> Book:
+        """Take down a grant; the second of a chain joins the first in its hold."""
+        last, hold = book.lasts[event], book.holds[fence]
+        _require(answer.token > hold.top, Broken.TOKEN, f"token {answer.token} is not above {hold.top}")
         ran_out = last.token != 0 and last.outcome is None
         spent = book.spent[event] + (1 if ran_out and last.alone else 0)
         _require(answer.attempt == 1 + spent, Broken.ATTEMPTS, f"attempt {answer.attempt}, not {1 + spent}")
+        _require(asked.alone or not ran_out, Broken.ATTEMPTS, "its last claim ran out, but it is not claimed alone")
+        held = Hold(answer.token, asked.until_us, (*(hold.open if joins else ()), answer.token))
         return replace(
             book,
-            holds=_put(book.holds, fence, Hold(answer.token, asked.until_us, open=True)),
+            holds=_put(book.holds, fence, held),
             lasts=_put(book.lasts, event, Last(answer.token, asked.alone)),
             spent=_put(book.spent, event, spent),
         )
 
     # --- extend, effect and settle -------------------------------------------------------------------
 
-    def extended(self, book: Book, by: Delivery, token: int, *, asked: Asked, kept: bool, changed: bool) -> Book:
-        """Judge an answer to an extend."""
-        fence = self._scenario.fence(by.event, buried=asked.buried)
+    def extended(self, book: Book, fence: int, top: int, *, until_us: int, kept: bool, changed: bool) -> Book:
+        """Judge an answer to an extend: of a fact by its token, of a chain by the highest of its tokens."""
         hold = book.holds[fence]
-        if not _is_in_force(hold, token):
-            _require(not kept and not changed, Broken.LATE, f"token {token} was extended, but is not in force")
+        if not hold.open or hold.top != top:
+            _require(not kept and not changed, Broken.LATE, f"token {top} was extended, but is not in force")
             return book
-        _require(kept, Broken.REFUSED, f"token {token} is in force, but was not extended")
-        return replace(book, holds=_put(book.holds, fence, replace(hold, until_us=asked.until_us)))
+        _require(kept, Broken.REFUSED, f"token {top} is in force, but was not extended")
+        return replace(book, holds=_put(book.holds, fence, replace(hold, until_us=until_us)))
 
     def effect(self, book: Book, event: int, token: int) -> Book:
-        """Let an effect reach the sink, which silently ignores tokens below the highest it has seen."""
+        """Bring an effect to the sink, which silently ignores tokens below the highest it has seen."""
         fence = self._scenario.fence(event)
         if token < book.shown[fence].token:
             return book
@@ -255,13 +242,35 @@ class Judge:
             book, shown=_put(book.shown, fence, Shown(token, event)), effects=_put(book.effects, event, True)
         )
 
+    def called_echo(self, book: Book, event: int, token: int) -> None:
+        """Judge the verdict of a worker whose claim is in force: the sink shows that state at this moment."""
+        fence = self._scenario.fence(event)
+        if token not in book.holds[fence].open:
+            return  # a late worker: it must not be able to settle that
+        told, shown = self._events[event], book.shown[fence].event
+        _require(shown >= 0, Broken.ECHO, "the sink shows nothing yet")
+        other = self._events[shown]
+        _require(other.state == told.state, Broken.ECHO, f"the sink shows {other.name}")
+        apart = max(abs(one - two) for one, two in zip(told.times_ms, other.times_ms, strict=True))
+        _require(apart <= ECHO_WINDOW_MS, Broken.ECHO, f"the sink shows {other.name}, {apart} ms apart")
+
     def settled(
-        self, book: Book, by: Delivery, token: int, outcome: Outcome, *, kept: bool, changed: bool, buried: bool
+        self,
+        book: Book,
+        by: Delivery,
+        fence: int,
+        token: int,
+        outcome: Outcome,
+        *,
+        kept: bool,
+        changed: bool,
+        buried: bool,
+        now_us: int,
     ) -> Book:
         """Judge an answer to a settle."""
-        event, fence = by.event, self._scenario.fence(by.event, buried=buried)
-        hold, last = book.holds[fence], book.lasts[event]
-        if not _is_in_force(hold, token):
+        event, hold = by.event, book.holds[fence]
+        last = book.lasts[event]
+        if token not in hold.open:
             repeated = last.token == token and last.outcome is outcome
             _require(kept or not repeated, Broken.REPEAT, f"{outcome} was accepted first, then refused")
             _require(repeated or not kept, Broken.LATE, f"{outcome} of token {token}, which is not in force")
@@ -269,31 +278,40 @@ class Judge:
             return book
         _require(kept, Broken.REFUSED, f"{outcome} of token {token}, which is in force")
         spent = book.spent[event] + (1 if outcome in (Outcome.RETRY, Outcome.DEAD) else 0)
-        closed = None
-        if outcome is Outcome.DONE:
-            _require(book.effects[event], Broken.LOST, "done, but its effect never reached the sink")
-            closed = Closed(Status.DONE, by.envelope)
-        elif outcome is Outcome.DEAD:
-            _require(buried or spent >= ATTEMPTS_MAX, Broken.ATTEMPTS, f"dead after {spent} attempts")
-            closed = Closed(Status.DEAD, by.envelope)
+        self._judge_outcome(book, event, outcome, dead_for=ATTEMPTS_MAX if buried else spent, now_us=now_us)
+        closed = Closed(_FOR_GOOD[outcome], by.envelope) if outcome in _FOR_GOOD else None
+        left = tuple(one for one in hold.open if one != token)
         return replace(
             book,
-            holds=_put(book.holds, fence, replace(hold, open=False)),
+            holds=_put(book.holds, fence, replace(hold, open=left)),
             lasts=_put(book.lasts, event, replace(last, outcome=outcome)),
             spent=_put(book.spent, event, spent),
             closed=_put(book.closed, event, closed),
         )
 
+    def _judge_outcome(self, book: Book, event: int, outcome: Outcome, *, dead_for: int, now_us: int) -> None:
+        match outcome:
+            case Outcome.DONE:
+                _require(book.effects[event], Broken.LOST, "done, but its effect never reached the sink")
+            case Outcome.STALE:
+                reasons = [other for other in self._standing(book, now_us) if _newer(other, self._events[event])]
+                _require(bool(reasons), Broken.STALE, "nothing newer has taken effect")
+            case Outcome.DEAD:
+                _require(dead_for >= ATTEMPTS_MAX, Broken.ATTEMPTS, f"dead after {dead_for} attempts")
+
     # --- acknowledge and end -------------------------------------------------------------------------
 
-    def acknowledged(self, book: Book, event: int, column: str) -> Book:
+    def acknowledged(self, book: Book, by: Delivery, column: str) -> Book:
         """Judge an acknowledgement, and the column of the books that it went to."""
+        event = by.event
         closed = book.closed[event]
         if closed is None:
             raise Violation(Broken.ACKNOWLEDGED, f"{self._events[event].name} is not settled for good")
         right = closed.status in _COLUMNS.get(column, ())
         _require(right, Broken.BOOKS, f"{self._events[event].name} is {closed.status}, but counted as {column!r}")
         if column in _DUPLICATES:
+            self._judge_duplicate(book, by, column)
+        if column in _COUNTED_EACH_TIME:
             return book
         _require(not book.counted[event], Broken.BOOKS, f"{self._events[event].name} counted as {column!r} once more")
         return replace(book, counted=_put(book.counted, event, True))
@@ -329,9 +347,8 @@ def _require(condition: bool, kind: Broken, message: str) -> None:
         raise Violation(kind, message)
 
 
-def _is_in_force(hold: Hold, token: int) -> bool:
-    """Tell whether a claim is the newest of its entity or fact, and not settled yet."""
-    return hold.open and hold.token == token
+def _alike(one: Answer, other: Answer) -> bool:
+    return (one.verdict, one.token, one.attempt) == (other.verdict, other.token, other.attempt)
 
 
 def _newer(one: Told, other: Told) -> bool:

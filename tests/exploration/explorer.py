@@ -2,12 +2,11 @@
 
 All orders of all steps are tried, with crashes, run-out leases, lost replies and failing handlers at each, up to a
 number of faults; and each state once, where states that differ only in the size of tokens, times and nonces are
-one. Every answer is given to an independent judge, and from every state the deliveries must be able to come to
-their end without further faults. Batches, transactions, redrive and purge are not explored: those are for the
-ledger contract.
+one. An independent judge sees every answer, and from every state the deliveries must be able to reach their end
+without further faults. Transactions, redrive and purge are not explored: those are for the ledger contract.
 
-    python -m oncebridge.testing.exploration          # what the tests explore
-    python -m oncebridge.testing.exploration --long   # the same with one fault more: minutes
+    PYTHONPATH=tests python -m exploration          # the states that the tests explore
+    PYTHONPATH=tests python -m exploration --long   # the same with one fault more: minutes
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from oncebridge.claim import Verdict
+from exploration.judge import Broken, Violation
+from exploration.model import Model
+from exploration.scenarios import SCENARIOS, Scenario
+from exploration.world import MakeLedger, Phase, Worker, World
+from oncebridge.claim import SETTLED, Verdict
 from oncebridge.ledgers.memory import MemoryLedger
-from oncebridge.testing.judge import Broken, Violation
-from oncebridge.testing.scenarios import SCENARIOS, Scenario
-from oncebridge.testing.world import MakeLedger, Model, Phase, Worker, World
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -32,9 +32,10 @@ class Report(msgspec.Struct, frozen=True):
     scenario: str
     states: int
     transitions: int
-    #: How many states everything was acknowledged in, and how often each verdict was given.
+    #: How many states everything was acknowledged in, how often each verdict was given, and the longest chain.
     ends: int
     verdicts: dict[Verdict, int]
+    longest_chain: int
     #: From every state everything can end within so many steps, once nothing goes wrong any more.
     drain_steps: int
 
@@ -45,46 +46,64 @@ _encode = msgspec.msgpack.encode
 def likeness(world: World) -> bytes:
     """Return the same for states that behave alike.
 
-    Tokens count by their order, since each new one is above all of its entity or fact; leases by what is left of
-    them; nonces by whose they are. When something changed, and when to come again, no rule looks at.
+    Tokens count by their order, since each new one is above all of its entity or fact, and only while a worker may send
+    them; leases by the time that is left; nonces by the worker that may repeat them. Of a settled event only its end
+    counts. No rule looks at when something changed, or at when to try again.
     """
     book, shelf, now_us = world.book, world.shelf, world.now_us
-    tokens = {0, *[record.token for record in shelf.records.values()]}
-    tokens.update([entity.token for entity in shelf.entities.values()])
-    tokens.update([one.token for ones in (world.workers, book.holds, book.lasts, book.shown) for one in ones])
-    tokens.update([worker.lost.token for worker in world.workers if worker.lost])
+    known = {0}  # to a worker, which may still send them
+    for worker in world.workers:
+        known.update([one.token for ones in (worker.members, worker.lost) for one in ones])
+    tokens = {*known, *[entity.token for entity in shelf.entities.values()], *[shown.token for shown in book.shown]}
+    for hold in book.holds:
+        tokens.update((hold.top, *hold.open))
+    tokens.update([worker.chain.top for worker in world.workers if worker.chain is not None])
     rank = {token: place for place, token in enumerate(sorted(tokens))}
+
+    def sent(token: int) -> int:
+        return rank[token] if token in known else -1
 
     def left(until_us: int) -> int:
         return (until_us - now_us if until_us > now_us else -1) if until_us else 0
 
-    def known(worker: Worker) -> tuple[bytes, int]:
-        lost = worker.lost and (worker.lost.verdict, rank[worker.lost.token], worker.lost.attempt)
-        claim = (worker.alone, worker.buried, rank[worker.token], worker.attempt, worker.since_us == now_us)
-        plain = (worker.phase, worker.delivery, lost, claim, worker.outcome, worker.column)
-        return _encode(plain), worker.nonce if worker.phase is Phase.TAKEN else 0
-
-    workers = sorted(map(known, world.workers))
+    workers = sorted(_known(worker, rank, now_us) for worker in world.workers)
     owner = {nonce.to_bytes(8, "big"): place for place, (_, nonce) in enumerate(workers)}
     records = [
-        (
-            (at, record.status, rank[record.token], owner.get(record.nonce), left(record.lease_until_us)),
-            (record.alone, record.attempts, record.content, record.envelope, record.letter),
-        )
+        (at, record.status, sent(record.token), record.content, record.envelope)
+        + ((owner.get(record.nonce), left(record.lease_until_us), record.alone) if record.status == "claimed" else ())
+        + (() if record.status in SETTLED else (record.attempts,))
         for at, record in sorted(shelf.records.items())
     ]
     entities = [
-        replace(entity, token=rank[entity.token], lease_until_us=left(entity.lease_until_us), changed_us=0)
+        (rank[entity.token], owner.get(entity.nonce), left(entity.lease_until_us), entity.ran_out, entity.data)
         for entity in shelf.entities.values()
     ]
     judged = (
-        [(rank[hold.token], left(hold.until_us), hold.open) for hold in book.holds],
-        [(rank[last.token], last.alone, last.outcome) for last in book.lasts],
+        [(rank[hold.top], left(hold.until_us), [rank[token] for token in hold.open]) for hold in book.holds],
+        [(sent(last.token), last.alone and last.outcome is None, last.outcome) for last in book.lasts],
         [(rank[shown.token], shown.event) for shown in book.shown],
-        (book.closed, book.effects, book.spent, book.counted),
+        [
+            closed or (effect, spent)
+            for closed, effect, spent in zip(book.closed, book.effects, book.spent, strict=True)
+        ],
+        book.counted,
     )
     there = (world.faults_left, world.hidden, world.gone, [plain for plain, _ in workers])
     return blake2b(_encode((there, records, entities, judged)), digest_size=16).digest()
+
+
+def _known(worker: Worker, rank: dict[int, int], now_us: int) -> tuple[bytes, int]:
+    """Return what a worker knows, and the nonce that it may send again."""
+    if worker.phase is Phase.IDLE:
+        return b"", 0
+    lost = [(answer.verdict, rank[answer.token], answer.attempt) for answer in worker.lost]
+    members = [(one.first, rank[one.token], one.attempt, one.outcome, one.verdict) for one in worker.members]
+    chain = worker.chain and (rank[worker.chain.top], worker.chain.data, worker.chain.ran_out)
+    plain = (
+        (worker.taken, worker.columns, worker.calls, lost, members, worker.turn, worker.settled),
+        (chain, worker.newest, worker.phase is Phase.WORKS and worker.since_us == now_us),
+    )
+    return _encode(plain), worker.nonce if worker.phase is Phase.ASKS else 0
 
 
 def explore(scenario: Scenario, make_ledger: MakeLedger = MemoryLedger) -> Report:
@@ -122,7 +141,9 @@ def explore(scenario: Scenario, make_ledger: MakeLedger = MemoryLedger) -> Repor
         blocked.trace = tuple(_way(came, steps.index(None)))
         raise blocked
     drain_steps = max(step or 0 for step in steps)
-    return Report(scenario.name, len(places), transitions, len(ends), dict(model.verdicts), drain_steps)
+    return Report(
+        scenario.name, len(places), transitions, len(ends), dict(model.verdicts), model.longest_chain, drain_steps
+    )
 
 
 def steps_to_end(leads_here: list[list[int]], ends: list[int]) -> list[int | None]:
@@ -166,7 +187,3 @@ def main(words: list[str]) -> int:
         )
     sys.stdout.write(f"{states:,} states, and every promise kept in each\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

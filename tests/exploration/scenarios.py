@@ -40,8 +40,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: tuple[Delivery, ...]
     #: How many faults may happen on one way.
     faults: int
-    #: Whether a worker holds one claim at a time, so that a run-out is always the event's own.
-    alone: bool = False
 
     @property
     def fences(self) -> int:
@@ -75,12 +73,11 @@ SCENARIOS: Final = (
         faults=2,
     ),
     Scenario(
-        name="one fact, one at a time",
+        name="one fact, once without envelope id",
         state=False,
         events=(_told("told"),),
         deliveries=_delivered("0a", "0"),
         faults=3,
-        alone=True,
     ),
     Scenario(
         name="two facts",
@@ -101,7 +98,7 @@ SCENARIOS: Final = (
         state=True,
         events=(_told("away", 0), _told("busy", 100)),
         deliveries=_delivered("0a", "1b", "1c"),
-        faults=2,
+        faults=1,
     ),
     Scenario(
         name="an echo",
@@ -115,8 +112,7 @@ SCENARIOS: Final = (
         state=True,
         events=(_told("away", 100), _told("busy", 100)),
         deliveries=_delivered("0a", "1b", "1"),
-        faults=2,
-        alone=True,
+        faults=1,
     ),
     Scenario(
         name="the same state much later",
@@ -130,20 +126,27 @@ SCENARIOS: Final = (
         state=True,
         events=(_told("busy", 0), _told("away", 200), _told("busy", 400)),
         deliveries=_delivered("0a", "1b", "2c"),
-        faults=2,
+        faults=1,
     ),
     Scenario(
         name="there and back, with a twin",
         state=True,
         events=(_told("busy", 0), _told("away", 200), _told("busy", 400)),
         deliveries=_delivered("0a", "1b", "2c", "2d"),
-        faults=1,
+        faults=0,
     ),
     Scenario(
         name="echo upon echo",
         state=True,
         events=(_told("busy", 0), _told("busy", 400), _told("busy", 800)),
         deliveries=_delivered("0a", "1b", "2c"),
+        faults=1,
+    ),
+    Scenario(
+        name="older states behind a newer one",
+        state=True,
+        events=(_told("away", 0), _told("gone", 50), _told("busy", 100)),
+        deliveries=_delivered("2a", "0b", "1c"),
         faults=1,
     ),
     Scenario(
@@ -189,3 +192,12 @@ SCENARIOS: Final = (
         faults=1,
     ),
 )
+
+BY_NAME: Final = {scenario.name: scenario for scenario in SCENARIOS}
+FACT: Final = "one fact in three deliveries"
+WITHOUT_ID: Final = "one fact, once without envelope id"
+TWO: Final = "two facts"
+CONFLICT: Final = "two contents under one id"
+OLDER: Final = "an older state"
+BACK: Final = "there and back"
+FAR: Final = "a stamp from the far future"
