@@ -284,6 +284,7 @@ def topic_template(topic_name: str) -> str:
     return ".".join("{id}" if _UUID.fullmatch(part) else part for part in topic_name.split("."))
 
 
+@lru_cache(maxsize=4096)
 def _is_template_of(topic: str, topic_name: str) -> bool:
     """Tell whether a concrete name is one of a template's: the same parts, with ids for placeholders."""
     around = _around_id(topic)

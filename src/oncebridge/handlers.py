@@ -105,6 +105,8 @@ class Handlers:
     def of(self, topic: str, topic_name: str) -> tuple[Handler, ...]:
         """Return the handlers of an event, by its template or by its concrete topic name."""
         found, others = self._split(topic)
+        if not others:
+            return found
         named = _each_once(handler for handler in others if topic_pattern(handler.pattern).fullmatch(topic_name))
         return found if not named else _told_apart([*found, *named])
 
