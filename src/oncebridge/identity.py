@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr
 
 from oncebridge.event import Event, is_uuid
 from oncebridge.strict_json import canonical
-from oncebridge.topics import Field, Kind, Paths, Profile, conversation_id, user_id
+from oncebridge.topics import Kind, Paths, Profile, conversation_id, user_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,16 +67,17 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: bool = False) -> Identity:
     """Work out an event's identity from its profile. With `replays_anew`, each named replay counts apart."""
-    org, replay = event.org, event.envelope.replay_name if replays_anew else None
-    scope = _prefixed(event.topic_name.encode()) + (_NO_REPLAY if replay is None else _prefixed(replay.encode()))
+    exact, org = event.exact, event.org
+    replay = event.envelope.replay_name if replays_anew else None
+    scope = _prefixed(event.topic_name.encode()) + (_prefixed(replay.encode()) if replay else _NO_REPLAY)
     moment, precise = moment_of(event, profile)
-    body = canonical(without(event.exact, profile.outside_identity) if profile.outside_identity else event.exact)
+    body = canonical(without(exact, profile.outside_identity) if profile.exclude else exact)
     basis, parts = _identity_parts(event, profile, precise, body)
     entity = state = None
     ids = entity_parts(event, profile)
     if ids is not None:
         entity = _entity_digest(secret, org, scope + joined(ids) if ids else scope)
-        state = _finished(_keyed(secret, b"state"), _prefixed(canonical(without(event.exact, profile.outside_state))))
+        state = _finished(_keyed(secret, b"state"), _prefixed(canonical(without(exact, profile.outside_state))))
     conversation, user = conversation_id(event), user_id(event)
     time_ms = _time_ms(moment)
     return Identity(
@@ -114,7 +115,7 @@ def named_event(event: Event, identity: Identity) -> Event:
 def _identity_parts(event: Event, profile: Profile, precise: bool, body: bytes) -> tuple[str, bytes]:
     """Return the basis in words, and the parts that identify."""
     if profile.explicit_id is not None:
-        explicit = _id_bytes(_read(profile.explicit_id, event))
+        explicit = _id_bytes(profile.explicit_id.of(event))
         if explicit is not None:
             return "explicit id", _prefixed(explicit)
     if precise or (profile.record_id is not None and profile.record_id.read(event.body) not in (None, "")):
@@ -126,18 +127,13 @@ def _identity_parts(event: Event, profile: Profile, precise: bool, body: bytes) 
     return "nothing", joined((body, secrets.token_bytes(16)))  # equal to no other: always processed
 
 
-def _read(field: Field, event: Event) -> Any:
-    """Read a path with its numbers as written; an expression works on plain numbers, however they were written."""
-    return field.read(event.exact if field.search is None else event.body)
-
-
 def entity_parts(event: Event, profile: Profile) -> tuple[bytes, ...] | None:
     """Return the profile's ids for a state; None where it is no state, or where an id is missing."""
     if profile.kind is not _STATE:
         return None
     if not profile.entity:
         return ()
-    ids = tuple([_id_bytes(_read(field, event)) for field in profile.entity])
+    ids = tuple([_id_bytes(field.of(event)) for field in profile.entity])
     return None if None in ids else ids  # type: ignore[return-value]
 
 
@@ -150,7 +146,7 @@ def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
     times: list[int | None] = []
     precise, found = True, False
     for field in profile.time:
-        time = read_time(_read(field, event))
+        time = read_time(field.of(event))
         if time is None:
             times.append(None)
         else:

@@ -36,16 +36,21 @@ class Field(msgspec.Struct, frozen=True):
     search: Callable[[Any], Any] | None = None
 
     def read(self, body: Any) -> Any:
-        """Return what stands there, or None."""
+        """Return what stands there in a body, or None."""
         if self.search is not None:
             return self.search(body)
-        if len(self.path) == 1 and type(body) is dict:  # nearly always
-            return body.get(self.path[0])
         for name in self.path:
             if type(body) is not dict:
                 return None
             body = body.get(name)
         return body
+
+    def of(self, event: Event) -> Any:
+        """Return what stands there, for a path with its numbers as written; expressions work on plain numbers."""
+        if self.search is not None:
+            return self.search(event.body)
+        path = self.path
+        return event.exact.get(path[0]) if len(path) == 1 else self.read(event.exact)
 
 
 def plain(text: str) -> Field:
