@@ -14,7 +14,7 @@ from oncebridge.cli.wiring import (
     ledger_kind,
     upkeep_of,
 )
-from oncebridge.sinks.sql import EFFECTS
+from oncebridge.sinks.table.sql import EFFECTS
 
 #: Ledgers whose tables somebody with the right to make tables has to make first.
 NEED_IT: Final = frozenset({"postgresql", "postgres", "dynamodb"})

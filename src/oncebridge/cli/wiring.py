@@ -19,7 +19,7 @@ from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.ledgers import kind_of, scheme_of
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.settings import DEFAULT_LEDGER, with_given
-from oncebridge.sinks.databases import NeedsUpkeep
+from oncebridge.sinks.table.sink import NeedsUpkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,7 +26,7 @@ KINDS: Final[dict[type[SinkSettings], tuple[str, str]]] = {
     WebhookSettings: ("webhook", "Webhook"),
     BusSettings: ("bus", "Bus"),
     QueueSettings: ("queue", "Queue"),
-    TableSettings: ("table", "make_table"),
+    TableSettings: ("table.sink", "make_table"),
 }
 
 

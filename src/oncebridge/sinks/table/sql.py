@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Beside the user's table: which events have taken effect in it.
 EFFECTS: Final = "oncebridge_effects"
+#: How many old keys are forgotten in one statement: few enough that nobody waits for it.
+FORGET_AT_ONCE: Final = 500
 
 
 class Dialect(msgspec.Struct, frozen=True):
