@@ -1,6 +1,7 @@
 """Settings from the program, the environment and a file: who wins, what is right, and what an error tells."""
 
 import json
+import subprocess
 import sys
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
@@ -150,6 +151,16 @@ def is_number(type_):
 def test_types_of_settings_are_not_read_from_text(kind):
     """A program that starts reads the types of settings as objects: to evaluate texts would take it 2 ms."""
     assert not [name for name, type_ in kind.__annotations__.items() if isinstance(type_, str)]
+
+
+def test_a_program_without_a_file_starts_light(monkeypatch):
+    """Settings of the environment need no TOML, no JMESPath and no search for similar names: cold starts count."""
+    monkeypatch.setenv("ONCEBRIDGE_LEDGER", "memory://")
+    monkeypatch.setenv("ONCEBRIDGE_LEASE_SECONDS", "20")
+    heavy = {"tomllib", "difflib", "jmespath", "boto3"}
+    code = f"import sys, oncebridge; oncebridge.Bridge.from_settings(); print(sorted({heavy!r} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("text", ["4", " 4 ", "4\r", "4.0"])
