@@ -1,6 +1,6 @@
 """JSON text into trees, strictly: what cannot be read exactly is refused with a reason.
 
-msgspec reads JSON fast, but forgets some of what was written: it keeps the last of two equal keys, and
+msgspec reads JSON fast, but forgets some details of the text: it keeps the last of two equal keys, and
 1.10 becomes 1.1. So every text is written back and compared: the same bytes mean that nothing was
 forgotten. Only where they differ is the text read again by a slower reader that forgets nothing.
 """
@@ -121,7 +121,7 @@ def canonical(exact: object) -> bytes:
 
 
 def _is_faithful(tree: object, data: bytes) -> bool:
-    """Tell whether writing the tree back gives the text that was read: no key, digit or escape was forgotten."""
+    """Return whether writing the tree back gives the text that was read: no key, digit or escape was forgotten."""
     again = _encode(tree)
     # White space between tokens says nothing; taking it out leaves every token as it was written.
     if again != data and again != msgspec.json.format(data, indent=-1):
@@ -130,7 +130,7 @@ def _is_faithful(tree: object, data: bytes) -> bool:
 
 
 def _read_exactly(data: bytes) -> Any:
-    """Read JSON slowly, keeping numbers as written and refusing what is ambiguous."""
+    """Read JSON slowly, keeping numbers as written and refusing ambiguities."""
     try:
         text = data.decode()
         tree = json.loads(

@@ -16,7 +16,7 @@ from oncebridge.cli.wiring import (
 )
 from oncebridge.sinks.table.sql import EFFECTS
 
-#: Ledgers whose tables somebody with the right to make tables has to make first.
+#: Ledgers whose tables must be made first, with the right to make tables.
 NEED_IT: Final = frozenset({"postgresql", "postgres", "dynamodb"})
 
 

@@ -137,7 +137,7 @@ def _read_database(value: Any, where: str) -> str | Secret:
 
 
 def _check_url(url: str, where: str) -> bool:
-    """Refuse what is no database's URL, without showing it; tell whether it holds a password."""
+    """Refuse anything but a database's URL, without showing it; return whether it holds a password."""
     try:
         parts = urlsplit(url)
         secrets = [name for name, _ in parse_qsl(parts.query) if name in ("password", "sslpassword")]
