@@ -77,11 +77,11 @@ def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: boo
     ids = entity_parts(event, profile)
     if ids is not None:
         entity = _entity_digest(secret, org, scope + joined(ids) if ids else scope)
-        state = _finished(_keyed(secret, b"state"), _prefixed(canonical(without(exact, profile.outside_state))))
+        state = digest(secret, b"state", (canonical(without(exact, profile.outside_state)),))
     conversation, user = conversation_id(event), user_id(event)
     time_ms = _time_ms(moment)
     return Identity(
-        key=_finished(_begun(secret, b"event", org), scope + _BASES[basis] + parts),
+        key=_finished(_begun(secret, b"event", org), scope + _BASES[basis], parts),
         basis=basis,
         content=digest(secret, b"content", (body,)) if basis == "explicit id" else None,
         entity=entity,
@@ -112,19 +112,19 @@ def named_event(event: Event, identity: Identity) -> Event:
     return event
 
 
-def _identity_parts(event: Event, profile: Profile, precise: bool, body: bytes) -> tuple[str, bytes]:
+def _identity_parts(event: Event, profile: Profile, precise: bool, body: bytes) -> tuple[str, tuple[bytes, ...]]:
     """Return the basis in words, and the parts that identify."""
     if profile.explicit_id is not None:
         explicit = _id_bytes(profile.explicit_id.of(event))
         if explicit is not None:
-            return "explicit id", _prefixed(explicit)
+            return "explicit id", (explicit,)
     if precise or (profile.record_id is not None and profile.record_id.read(event.body) not in (None, "")):
-        return "body", _prefixed(body)
+        return "body", (body,)
     if event.published is not None and event.published != "":
-        return "body and publish time", joined((body, canonical(event.published)))
+        return "body and publish time", (body, canonical(event.published))
     if event.envelope.id is not None:
-        return "body and envelope id", joined((body, event.envelope.id.encode()))
-    return "nothing", joined((body, secrets.token_bytes(16)))  # equal to no other: always processed
+        return "body and envelope id", (body, event.envelope.id.encode())
+    return "nothing", (body, secrets.token_bytes(16))  # equal to no other: always processed
 
 
 def entity_parts(event: Event, profile: Profile) -> tuple[bytes, ...] | None:
@@ -290,7 +290,7 @@ def without(node: Any, paths: Paths) -> Any:
 
 def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
     """Hash parts with the secret."""
-    return _finished(_keyed(secret, purpose), joined(parts))
+    return _finished(_keyed(secret, purpose), b"", parts)
 
 
 def joined(parts: Iterable[bytes]) -> bytes:
@@ -312,10 +312,14 @@ _BASES: Final = {
 }
 
 
-def _finished(hasher: blake2b, rest: bytes) -> bytes:
-    """Go on with what was begun, which stays as it is, to the end."""
-    hasher = hasher.copy()
-    hasher.update(rest)
+def _finished(begun: blake2b, joined_parts: bytes, parts: Iterable[bytes] = ()) -> bytes:
+    """Go on with what was begun, which stays as it is: with joined parts, then with parts that need not be copied."""
+    hasher = begun.copy()
+    update = hasher.update
+    update(joined_parts)
+    for part in parts:
+        update(_length(len(part)))
+        update(part)
     return hasher.digest()
 
 
