@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from oncebridge.breaker import Open
 from oncebridge.errors import MissingExtra, PermanentError, RetryLater, SaysWhy
 from oncebridge.settings.secrets import Secret
-from oncebridge.sinks.addresses import read_place
+from oncebridge.sinks.addresses import read_endpoint
 from oncebridge.sinks.event_tree import body_of
 from oncebridge.sinks.promise import EFFECTIVELY_ONCE, SinkPromise
 
 try:
-    from oncebridge.sinks.connections import Answer, Exchanges, ReceiverUnavailable
+    from oncebridge.sinks.exchange import Answer, Exchanges, ReceiverUnavailable
 except ModuleNotFoundError as error:
     if error.name != "urllib3":
         raise
@@ -62,15 +62,15 @@ class Webhook:
         self._name = settings.name
         self._search = settings.body
         url = f"sink {settings.name}: url" if settings.name else "downstream_url"
-        self._place = read_place(settings.url, url, private=settings.private_addresses)
+        self._endpoint = read_endpoint(settings.url, url, private=settings.private_addresses)
         self._headers = _fixed_headers(settings)
         self._exchanges = Exchanges(
-            self._place,
+            self._endpoint,
             context.clock,
             timeout_seconds=settings.timeout_seconds,
             private_addresses=settings.private_addresses,
         )
-        self._breaker = context.breakers.of(str(self._place))
+        self._breaker = context.breakers.of(str(self._endpoint))
         self._not_before_us = 0
 
     @property
@@ -84,7 +84,7 @@ class Webhook:
 
     def __repr__(self) -> str:
         """Show the host, not the path or anything else that may be secret."""
-        return f"<Webhook {self._name or 'downstream_url'} to {self._place}>"
+        return f"<Webhook {self._name or 'downstream_url'} to {self._endpoint}>"
 
     def __call__(self, event: Event) -> None:
         """Post one event; return once the receiver has accepted it."""
@@ -111,13 +111,13 @@ class Webhook:
         """Call nobody who has asked for a pause."""
         left_us = self._not_before_us - self._clock.monotonic_us()
         if left_us > 0:
-            raise Open(1, left_us, f"{self._place} asked for a pause")
+            raise Open(1, left_us, f"{self._endpoint} asked for a pause")
 
     def _judge(self, answer: Answer) -> None:
         """Turn an answer into the end of an attempt."""
         if answer.status in SUCCESSES:
             return
-        words = f"{self._place} answered {answer.status}"
+        words = f"{self._endpoint} answered {answer.status}"
         if answer.status in REFUSALS and answer.status not in PASSING:
             raise ReceiverRefused(words)
         seconds = seconds_to_wait(answer.retry_after, self._clock.now_us())
