@@ -332,14 +332,6 @@ def _id_positions(topic: str) -> tuple[int | None, int | None]:
     return after("conversation", "conversations"), after("users", "user")
 
 
-@lru_cache(maxsize=4096)
-def _ids_in_name(topic: str, topic_name: str) -> tuple[str | None, str | None]:
-    """Return the ids of the conversation and of the user that stand in a topic's name."""
-    parts = topic_name.split(".")
-    conversation, user = (None if at is None or at >= len(parts) else parts[at] for at in _id_positions(topic))
-    return conversation, user
-
-
 def conversation_id(event: Event) -> str | None:
     """Return the id of the conversation that an event speaks of."""
     usual = event.body.get("conversationId")
@@ -351,7 +343,7 @@ def conversation_id(event: Event) -> str | None:
             return _id_text(field.read(event.body))
     if event.topic in _SNAPSHOT_TOPICS:
         return _id_text(event.body.get("id"))
-    return _ids_in_name(event.topic, event.topic_name)[0]
+    return _part(event, _id_positions(event.topic)[0])
 
 
 def user_id(event: Event) -> str | None:
@@ -359,10 +351,17 @@ def user_id(event: Event) -> str | None:
     value = event.body.get("userId")
     if value is None and not event.genesys:
         value = event.body.get("user_id")
-    return (None if value is None else _id_text(value)) or _ids_in_name(event.topic, event.topic_name)[1]
+    return (None if value is None else _id_text(value)) or _part(event, _id_positions(event.topic)[1])
 
 
 def _id_text(value: object) -> str | None:
     """Take a text or a number as an id; one without end is none, because it would be kept in memory."""
     text = value if type(value) is str else str(value) if type(value) is int else ""
     return text if 0 < len(text) <= TEXT_MAX else None
+
+
+def _part(event: Event, at: int | None) -> str | None:
+    if at is None:
+        return None
+    parts = event.topic_name.split(".", at + 1)
+    return parts[at] if at < len(parts) else None
