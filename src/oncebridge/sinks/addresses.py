@@ -222,6 +222,6 @@ def _wrapped_by(address: ipaddress.IPv6Address) -> list[_IP]:
         return [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
     if address != _LOOPBACK and any(address in network for network in _ENDS_IN_V4):
         return [last]
-    # ISATAP wraps one under whatever prefix; one bit of its mark is left open.
+    # ISATAP wraps one under any prefix; one bit of its mark is left open.
     is_isatap = (int(address) >> 32) & 0xFDFF_FFFF == 0x0000_5EFE  # noqa: PLR2004
     return [address, last] if is_isatap else []

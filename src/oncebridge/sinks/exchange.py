@@ -1,6 +1,6 @@
 """HTTP connections that go only where they may, and keep to one deadline from the name server to the last byte.
 
-A timeout of urllib3 or of a socket is for one read: whoever sends a byte now and then is waited for without end. So
+A timeout of urllib3 or of a socket is for one read: a receiver that sends a byte now and then never reaches it. So
 our sockets ask before each step how much is left of the whole. Nothing is tried twice here, no redirect is followed,
 no body is decoded, and no proxy is taken from the environment.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from oncebridge.clock import Clock
 
 POOL_MAX: Final = 64
-#: Of an answer's body that much is read, so that its connection can be used again; nobody looks at it.
+#: Of an answer's body that much is read, so that its connection can be used again; it is not looked at.
 BODY_MAX: Final = 65_536
-#: Common servers close what was idle for 5 s, and whoever sends just then cannot know what became of it.
+#: Common servers close connections that were idle for 5 s; the end of a request sent just then is not known.
 IDLE_US: Final = 4_000_000
 FIRST_FINAL_STATUS: Final = 200
 
@@ -104,7 +104,7 @@ class Exchanges:
             _DEADLINE.reset(before)
 
     def close(self) -> None:
-        """Close what is idle; the next exchange connects anew."""
+        """Close idle connections; the next exchange connects anew."""
         self._pool.close()
         self._pool = self._new_pool()
 
@@ -192,7 +192,7 @@ class _TLSSocket(_Socket, ssl.SSLSocket):
 class _Response(HTTPResponse):
     def begin(self) -> None:
         super().begin()
-        # urllib3 would log headers that are none, and the path beside them: both may hold what is secret.
+        # urllib3 would log headers that are none, and the path beside them: both may hold secrets.
         self.msg.defects.clear()
         self.msg.set_payload("")
 

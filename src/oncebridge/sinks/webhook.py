@@ -1,7 +1,7 @@
 """Sends events to a URL: one POST each, under a key that is the same however often it is tried.
 
-Over HTTP nobody can promise more than that: where an answer was lost the event is sent again, and a receiver that
-remembers `Idempotency-Key` lets it take effect once.
+HTTP allows no stronger promise: where an answer was lost the event is sent again, and takes effect once at a receiver
+that remembers `Idempotency-Key`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ SUCCESSES: Final = range(200, 300)
 #: Beside all of 5xx: others of 3xx and 4xx say that the same request will never be accepted.
 PASSING: Final = frozenset({408, 409, 425, 429})
 REFUSALS: Final = range(300, 500)
-#: These are about the receiver or whoever stands in front of it, not about one event.
+#: These are about the receiver or a proxy in front of it, not about one event.
 UNWELL: Final = frozenset({429, 502, 503, 504})
 
 
 class ReceiverOverloaded(RetryLater, ReceiverUnavailable):
-    """The receiver asks for a pause, or somebody in front of it cannot reach it."""
+    """The receiver asks for a pause, or a proxy in front of it cannot reach it."""
 
 
 class ReceiverDeferred(RetryLater, SaysWhy):
@@ -98,7 +98,7 @@ class Webhook:
         self._exchanges.close()
 
     def _headers_of(self, event: Event) -> dict[str, str]:
-        """Add to the fixed headers what is known of this event, all of it made by ourselves."""
+        """Add the event's key, token and attempt, all made by ourselves, to the fixed headers."""
         return {
             **self._headers,
             # Two sinks at one host are two effects.
@@ -108,7 +108,7 @@ class Webhook:
         }
 
     def _keep_pause(self) -> None:
-        """Call nobody who has asked for a pause."""
+        """Do not call a receiver that has asked for a pause."""
         left_us = self._not_before_us - self._clock.monotonic_us()
         if left_us > 0:
             raise Open(1, left_us, f"{self._endpoint} asked for a pause")
@@ -159,5 +159,5 @@ def _fixed_headers(settings: WebhookSettings) -> dict[str, str]:
 def _version() -> str:
     try:
         return version("oncebridge")
-    except PackageNotFoundError:  # sources that nobody installed
+    except PackageNotFoundError:  # run from sources, not installed
         return "0"

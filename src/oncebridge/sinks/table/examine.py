@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from oncebridge.settings.sinks.table import TableSettings
 
-# --- whatever the engine -----------------------------------------------------------------------------
+# --- for each engine ---------------------------------------------------------------------------------
 
 
 def columns_there(settings: TableSettings, columns: Sequence[str]) -> Finding:
@@ -139,7 +139,7 @@ def _server(ask: Ask) -> Iterator[Finding]:
     if in_recovery:
         yield wrong("role", "a read replica, which takes no rows", "name the address of the primary in database")
     if fsync == full_page_writes == "on":
-        yield good("disk", "fsync and full_page_writes are on: what was committed survives a power cut")
+        yield good("disk", "fsync and full_page_writes are on: a committed row survives a power cut")
     else:
         yield wrong(
             "disk",
@@ -150,7 +150,7 @@ def _server(ask: Ask) -> Iterator[Finding]:
     if synchronous_commit == "off":
         yield warning(
             "commit",
-            "synchronous_commit is off: the last rows before a crash are gone, and nobody sends them again",
+            "synchronous_commit is off: the last rows before a crash are gone, and are not sent again",
             "set synchronous_commit to on, for this user at least: ALTER ROLE ... SET synchronous_commit = on",
             weakens="a crash of its database forgets the last rows",
         )

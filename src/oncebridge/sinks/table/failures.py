@@ -9,7 +9,7 @@ from oncebridge.errors import PermanentError, RetryLater, SaysWhy
 
 
 class DatabaseUnavailable(NoAttempt):
-    """The database is out of reach, or not made for this sink yet: whatever event comes would fail."""
+    """The database is out of reach, or not made for this sink yet: every event would fail."""
 
 
 class WriteInterrupted(RetryLater, SaysWhy):

@@ -147,7 +147,7 @@ class PostgresTable:
         except psycopg.Error as error:
             ours = translate_error(error, self._settings, parameters, self._place)
             if isinstance(ours, UNAVAILABLE):
-                self._found = None  # whoever mends it may change the table
+                self._found = None  # a repair may change the table
             raise ours from error
 
 
@@ -215,11 +215,11 @@ class PostgresDatabase:
         )
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._connections.close()
 
     def _call(self, work: Callable[[LedgerConnection], _Result], time_us: int | None = None) -> _Result:
-        """Do something on a connection that works; what was done already is known by its key, so again is safe."""
+        """Do something on a connection that works; a repeat is safe: a row that is written is known by its key."""
         self._connections.open()
         until_us = self._clock.monotonic_us() + (ANSWER_US if time_us is None else time_us)
         with self._table.errors_translated(self._parameters):
@@ -279,7 +279,7 @@ def examine_table(settings: TableSettings, address: Address, clock: Clock) -> It
 
 
 def run(connection: psycopg.Connection[Any], statement: str, values: Sequence[Any] = ()) -> list[TupleRow]:
-    """Run one statement, whatever somebody has set on the connection; in a pipeline the answer comes later."""
+    """Run one statement, independent of settings on the connection; in a pipeline the answer comes later."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(statement, values or None)
         if connection.info.pipeline_status or cursor.description is None:
@@ -309,7 +309,7 @@ def _address(url: str, sink: str) -> Address:
 def translate_error(
     error: psycopg.Error, settings: TableSettings, parameters: Sequence[str], place: object
 ) -> Exception:
-    """Tell whose fault an error is: the event's, the database's, or nobody's. Postgres' own words may quote values."""
+    """Tell errors of the event, of the database and of chance apart. Postgres' own words may quote values."""
     state = error.sqlstate or ""
     if isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected)):
         return WriteDisturbed(f"{place}: {said(error)}", after_seconds=0.0)
@@ -355,7 +355,7 @@ def _is_servers_own(error: psycopg.Error) -> bool:
 
 
 def _mend(error: psycopg.Error, settings: TableSettings) -> str:
-    """Say what somebody has to do about a database that is not made for this sink."""
+    """Say how to prepare a database that is not ready for this sink."""
     if isinstance(error, errors.UndefinedTable) and EFFECTS in first_line(error):
         return f"there is no {EFFECTS} yet; make it with: oncebridge migrate"
     if isinstance(error, errors.InsufficientPrivilege):

@@ -41,11 +41,11 @@ def make_table(settings: TableSettings, context: SinkContext) -> TableInLedger |
 
 
 def found_or_said(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Pass on what is found; a database that cannot be looked at is a finding too."""
+    """Pass findings on; a database that cannot be looked at is one too."""
     try:
         yield from findings
     except SaysWhy as error:
-        yield wrong("database", str(error), "let it be reached from here, then look again")
+        yield wrong("database", str(error), "make it reachable from here, then look again")
 
 
 # --- in the ledger's own database ------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class TableElsewhere:
         yield from found_or_said(self._database.examine())
 
     def close(self) -> None:
-        """Let go of connections; the sink may be used again."""
+        """Close connections; the sink may be used again."""
         self._database.close()
 
 
@@ -200,7 +200,7 @@ class NeedsUpkeep(Protocol):
         ...
 
     def migrate(self) -> None:
-        """Make what is missing; safe to repeat, and while workers work."""
+        """Make missing tables; safe to repeat, and while workers run."""
         ...
 
     def purge(self, *, older_than_us: int) -> int:

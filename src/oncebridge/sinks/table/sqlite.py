@@ -70,9 +70,9 @@ def examine_table(settings: TableSettings, path: Path) -> Iterator[Finding]:
 
 
 def translate_error(error: sqlite3.Error, settings: TableSettings, place: object) -> Exception:
-    """Tell whose fault an error is: the event's, the file's, or nobody's. SQLite's own words quote no value."""
+    """Tell errors of the event, of the file and of chance apart. SQLite's own words quote no value."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    kind = code & 0xFF  # what is above says more exactly which of its kind
+    kind = code & 0xFF  # the higher bits name the kind more exactly
     if code == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
         return WriteFailed(f"{place}: a trigger of table {settings.table} refused a row")
     if kind in _UNFIT:
@@ -86,8 +86,8 @@ def translate_error(error: sqlite3.Error, settings: TableSettings, place: object
 
 _UNFIT: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_ALLOW: Final = "let this user write to the file and to its folder"
-#: What is wrong with the file -> what to do about it.
+_ALLOW: Final = "allow this user to write to the file and to its folder"
+#: A fault of the file -> the repair.
 _MEND: Final = {
     sqlite3.SQLITE_ERROR: "check the table, its columns and a unique index on its key against the settings",
     sqlite3.SQLITE_FULL: "make room on the disk",
