@@ -70,7 +70,7 @@ class Event(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
 
 
-class _Written(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+class _Written(Discreet, msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """An object with these fields and no others, in the order in which they are written."""
 
 
