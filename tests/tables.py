@@ -1,4 +1,4 @@
-"""A user's own database for tests of the sink that writes into tables: SQLite and Postgres, used in the same words."""
+"""A user's own tables for tests of the sink that writes into them: in the ledger's SQLite file, and in Postgres."""
 
 import secrets
 import sqlite3
@@ -13,6 +13,7 @@ from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.settings import Settings
 from oncebridge.settings.sinks import read_sink
+from oncebridge.settings.sinks.table import LEDGER
 
 SECRET = b"correct-horse-battery-staple"
 #: Of every engine's table: column -> type in Postgres, type in SQLite.
@@ -35,13 +36,14 @@ class SQLiteDesk:
     """A file with tables."""
 
     engine = "sqlite"
+    url = LEDGER  # a table in SQLite is in the ledger's own file
     missing = "no such table"
     prefix = ""
 
     def __init__(self, folder):
         """Make the file."""
         self.path = folder / "desk.db"
-        self.url = self.ledger_url = f"sqlite:///{self.path}"
+        self.ledger_url = f"sqlite:///{self.path}"
         sqlite3.connect(self.path).close()
 
     def __call__(self, statement, values=()):
@@ -97,6 +99,15 @@ def desk(request, tmp_path):
     made.close()
 
 
+@pytest.fixture(params=["sqlite, ledger", "postgresql, ledger", "postgresql, elsewhere"])
+def placed(request, tmp_path):
+    """Make a database of the user's, and return it with what settings call it, in each way that there is."""
+    engine, _, place = request.param.partition(", ")
+    made = SQLiteDesk(tmp_path) if engine == "sqlite" else PostgresDesk(request.getfixturevalue("postgres"))
+    yield made, LEDGER if place == "ledger" else made.url
+    made.close()
+
+
 @pytest.fixture
 def sqlite_desk(tmp_path):
     """Make a file of the user's."""
@@ -126,13 +137,17 @@ def log(desk, name="log", **changes):
 
 
 @pytest.fixture
-def bridge(clock):
-    """Make bridges with table sinks, whose tables of keys are made; they are closed at the end."""
+def bridge(clock, tmp_path):
+    """Make bridges with table sinks, whose tables of keys are made; they are closed at the end.
+
+    Unless another ledger is given, tables in the ledger are in the file of `SQLiteDesk`.
+    """
     made = []
 
     def make(*sinks, ledger=None, attempts=10, migrated=True, clock=clock, **settings):
+        in_ledger = any(sink.database == LEDGER for sink in sinks)
         one = Bridge(
-            ledger or MemoryLedger(clock),
+            ledger or (SQLiteDesk(tmp_path).ledger_url if in_ledger else MemoryLedger(clock)),
             settings=Settings(sinks=sinks, secret=SECRET, retry=RetryPolicy(attempts=attempts), **settings),
             clock=clock,
         )

@@ -9,7 +9,7 @@ from oncebridge.errors import ConfigurationError, LedgerRefused, PermanentError
 from oncebridge.ledgers.dynamodb.errors import Passing, Place, translate_error
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.sinks import Breakers, SinkContext
-from oncebridge.sources.sqs.queue import Queue, QueueTrouble
+from oncebridge.sources.sqs.queue import Queue, QueueError
 from oncebridge.testing.clock import ManualClock
 from payloads import ACW, envelope
 from sinks.doubles import QUEUE_URL, Amazon, bus_on, named, queue_on, refusal
@@ -52,7 +52,7 @@ def at_the_ledger(error):
 
 def at_the_source(error):
     """Return the error that a call of `consume` ends with."""
-    with pytest.raises(QueueTrouble) as caught:
+    with pytest.raises(QueueError) as caught:
         Queue(Failing(error), URL, poll_seconds=1).receive(1, 30)
     return caught.value
 

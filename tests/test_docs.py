@@ -305,6 +305,33 @@ def test_named_files_exist(path):
             assert not test or f"def {test}(" in read(ROOT / file), f"{path.name}: {name}"
 
 
+#: What CONTRIBUTING quotes beside names of ours: a language of blocks, dots, and what a command is called with.
+NO_NAMES = re.compile(r"console|\.\.\.|make\b.*")
+
+
+def names_of(source: str) -> set[str]:
+    """Return what a module defines at its top: functions, classes and variables."""
+    found: set[str] = set()
+    for node in ast.parse(source).body:
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        found |= {target.id for target in targets if isinstance(target, ast.Name)}
+        found |= {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else set()
+    return found
+
+
+def test_contributing_names_what_is_there():
+    """Each file, table, class and function that CONTRIBUTING quotes exists; a table exists in the file it names."""
+    text = read(ROOT / "CONTRIBUTING.md")
+    files = {name: folder / name for folder in (ROOT, PACKAGE) for name in quoted(text) if (folder / name).exists()}
+    defined = {name for path in PACKAGE.rglob("*.py") for name in names_of(read(path))}
+    modules = {path.stem for path in PACKAGE.iterdir()}
+    names = [name for name in quoted(text) if not NO_NAMES.fullmatch(name)]
+    assert [name for name in names if name not in {*files, *defined, *modules}] == []
+    placed = re.findall(r"`(\w+)` in `([^`]+\.py)`", text)
+    assert ("SCHEMES", "ledgers/__init__.py") in placed
+    assert [(name, file) for name, file in placed if name not in names_of(read(files[file]))] == []
+
+
 @pytest.mark.parametrize("path", DOCS, ids=named)
 def test_named_settings_exist(path):
     """Every environment variable that a document names is read."""
@@ -460,17 +487,50 @@ def test_words_of_others_name_nothing():
 # --- the architecture ---------------------------------------------------------------------------------------
 
 
-def test_modules_are_listed_in_the_order_of_imports():
-    """The table of modules has every module, in the order in which they may import each other."""
-    folder = Path(oncebridge.__file__).parent
-    there = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+PACKAGE = Path(oncebridge.__file__).parent
+
+
+def module_tree() -> dict[str, str]:
+    """Return the tree of modules: each file and folder, with its line and whatever continues that."""
+    (tree,) = [block.text for block in blocks(ARCHITECTURE, "text") if "errors.py" in block.text]
+    found: dict[str, str] = {}
+    folders: list[str] = []
+    for line in tree.splitlines():
+        name, _, said = line.strip().partition(" ")
+        depth = (len(line) - len(line.lstrip())) // 2
+        if depth > len(folders):  # a continued line is indented further than any entry
+            found[[*found][-1]] += f" {line.strip()}"
+            continue
+        path = "".join([*folders[:depth], name])
+        assert path not in found, f"{path} is there twice"
+        found[path] = said.strip()
+        folders = [*folders[:depth], name] if name.endswith("/") else folders[:depth]
+    return found
+
+
+def test_every_module_is_in_the_tree():
+    """Each module has its line, or is named in the line of its folder; and nothing else is."""
+    listed = [path for path in module_tree() if path.endswith(".py")]
+    for folder, said in module_tree().items():
+        listed += [f"{folder}{name}" for name in re.findall(r"\w+\.py", said) if folder.endswith("/")]
+    there = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if not path.name.startswith("__")}
+    assert there - set(listed) == set(), "add them to the tree in docs/architecture.md"
+    assert set(listed) - there == set(), "take them out of the tree in docs/architecture.md"
+    assert len(listed) == len(there)
+
+
+def test_the_tree_is_in_the_order_of_imports():
+    """Files and folders come in the order in which they may import each other, as far as that is laid down."""
     layout = read(ROOT / "tests" / "test_layout.py")
     (order,) = re.findall(r"^ORDER = (\[.*?^\])", layout, re.MULTILINE | re.DOTALL)
     (faces,) = re.findall(r"^FACES = (\[.*?\])", layout, re.MULTILINE)
-    named_there = [*ast.literal_eval(order), *ast.literal_eval(faces)]
-    wanted = [name for name in named_there if name in there and not name.startswith("_")]
-    assert set(wanted) == {name for name in there if not name.startswith("_")}
-    assert [quoted(row[0])[0] for row in table(section(ARCHITECTURE, "Overview"))] == wanted
+    lines = [*ast.literal_eval(order), *ast.literal_eval(faces)]
+    listed = [path.removesuffix("/").removesuffix(".py").replace("/", ".") for path in module_tree()]
+    parents = {name.rpartition(".")[0] for name in listed}
+    assert {"", "engine"} <= parents
+    for parent in parents:
+        here = [name for name in listed if name.rpartition(".")[0] == parent and name in lines]
+        assert here == sorted(here, key=lines.index)
 
 
 def drawn() -> dict[tuple[str, str], str]:

@@ -89,12 +89,12 @@ LONG = 60_000
 def test_the_id_of_an_unreadable_object_is_not_shown(bridge, broken):
     """What stands as the id of something unreadable may be anything that was typed: it is known by its digest."""
     first, again = bridge.process_many([broken, broken])
-    assert re.fullmatch("digest:[0-9a-f]{32}", first.envelope)
-    assert again.envelope == first.envelope
+    assert re.fullmatch("digest:[0-9a-f]{32}", first.envelope_id)
+    assert again.envelope_id == first.envelope_id
     assert "Wilhelmina" not in repr([first, again])
 
 
 def test_the_envelope_id_of_an_unreadable_event_is_shown(bridge):
     """An id as EventBridge gives it is what people look for."""
     name = "6efd5506-3fd6-09a1-5599-09ae48bd6dd8"
-    assert bridge.process({"id": name, "detail": 7}).envelope == name
+    assert bridge.process({"id": name, "detail": 7}).envelope_id == name

@@ -20,9 +20,10 @@ from oncebridge.identity import (
     read_time,
     subject_digest,
     unreadable_key,
+    without,
 )
 from oncebridge.telemetry import Telemetry
-from oncebridge.topics import Kind, Profile, Profiles, plain
+from oncebridge.topics import Kind, Profile, Profiles, paths_of, plain
 from payloads import (
     ABSENT,
     ACTIVITY,
@@ -374,6 +375,37 @@ def test_excluded_fields_do_not_count(path, changes):
     assert key(envelope(ACW, usual), own) != key(envelope(ACW, {**usual, **changes, "new": 1}), own)
 
 
+def left_out(node, path):
+    """Leave one path out, the slow way: the rule that `without` follows for all paths at once."""
+    name, *rest = path
+    if isinstance(node, list):
+        return [left_out(item, rest) for item in node] if name == "[]" and rest else node
+    if not isinstance(node, dict) or name == "[]" or name not in node:
+        return node
+    kept = {key: value for key, value in node.items() if key != name}
+    return {**kept, name: left_out(node[name], rest)} if rest else kept
+
+
+NODES = st.recursive(
+    st.integers(0, 1), lambda below: st.lists(below, max_size=2) | st.dictionaries(st.sampled_from("ab"), below)
+)
+PATHS = st.lists(st.sampled_from(["a", "b", "a.a", "a.b", "b.a.b", "a[]", "a[].b", "b[][].a", "b[].a.b"]), max_size=3)
+
+
+@given(st.dictionaries(st.sampled_from("ab"), NODES), PATHS)
+@example({"a": {"b": 1, "a": 2}}, ["a", "a.b"])
+@example({"a": {"b": 1, "a": 2}}, ["a.b", "a"])
+@example({"a": [{"b": 1, "a": 2}, {"a": 3}, [0]]}, ["a[].b", "a[]", "a.b"])
+def test_paths_are_left_out_together_as_one_by_one(body, paths):
+    """Paths that are left out in one pass leave what is left when each of them is left out by itself."""
+    expected = body
+    for path in paths:
+        expected = left_out(expected, plain(path).path)
+    before = json.dumps(body)
+    assert without(body, paths_of(map(plain, paths))) == expected
+    assert json.dumps(body) == before
+
+
 def test_excluded_fields_are_no_conflict():
     """What is excluded does not make a conflict under an explicit id, nor another state."""
     own = Profile(topic=AUDITS, explicit_id=plain("id"), exclude=(plain("action"),))
@@ -447,6 +479,29 @@ def test_whole_seconds_are_not_precise(written):
 def test_what_is_no_time(written):
     """What cannot be read as a time is none, and nothing is guessed."""
     assert read_time(written) is None
+
+
+MINUTES = st.sampled_from(
+    [
+        "1969-12-31T23:59",
+        "1970-01-01T00:00",
+        "2025-02-30T10:30",
+        "2025-06-02T10:30",
+        "2262-04-11T23:47",
+        "9999-12-31T24:00",
+    ]
+)
+
+
+@given(MINUTES, st.from_regex(r"[0-6]\d\.\d{3}", fullmatch=True))
+@example("2025-06-02T10:30", "59.999")
+@example("2025-06-02T10:30", "60.000")
+@example("2025-06-02T10:30", "0\u0663.081")
+@example("2025-06-02T10:30", "+1.081")
+@example("2262-04-11T23:47", "16.854")
+def test_times_of_one_minute_are_read_like_any(minute, seconds):
+    """A time as Genesys writes it, read by its minute, is the time that it is in another notation."""
+    assert read_time(f"{minute}:{seconds}Z") == read_time(f"{minute}:{seconds}+00:00")
 
 
 def test_times_before_1970_are_placeholders():

@@ -76,7 +76,7 @@ def test_what_fits_into_no_header_is_refused(tmp_path, value):
 
 @pytest.mark.parametrize("wrong", [CANARY, f"vault:{CANARY}", f":{CANARY}", "env:", CANARY + ":env"])
 def test_a_secret_in_the_place_of_a_reference_is_not_shown(tmp_path, wrong):
-    """Whoever writes the secret itself into the settings is told so, without its being repeated."""
+    """A secret in the settings themselves is refused without being repeated."""
     file = tmp_path / "oncebridge.toml"
     file.write_text(f'[sinks.crm]\nurl = "https://crm.example/"\nbearer = "{wrong}"\n')
     with pytest.raises(ConfigurationError, match="a secret is named by where it is") as refused:

@@ -1,6 +1,7 @@
-"""Settings from the program, the environment and a file: who wins, what is right, and what an error tells."""
+"""Settings from the program, the environment and a file: precedence, bounds, and errors that name the fix."""
 
 import json
+import subprocess
 import sys
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
@@ -150,6 +151,16 @@ def is_number(type_):
 def test_types_of_settings_are_not_read_from_text(kind):
     """A program that starts reads the types of settings as objects: to evaluate texts would take it 2 ms."""
     assert not [name for name, type_ in kind.__annotations__.items() if isinstance(type_, str)]
+
+
+def test_a_program_without_a_file_starts_light(monkeypatch):
+    """Settings of the environment need no TOML, no JMESPath and no search for similar names: cold starts count."""
+    monkeypatch.setenv("ONCEBRIDGE_LEDGER", "memory://")
+    monkeypatch.setenv("ONCEBRIDGE_LEASE_SECONDS", "20")
+    heavy = {"tomllib", "difflib", "jmespath", "boto3"}
+    code = f"import sys, oncebridge; oncebridge.Bridge.from_settings(); print(sorted({heavy!r} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("text", ["4", " 4 ", "4\r", "4.0"])
@@ -356,7 +367,7 @@ def test_wrong_environment(variable, value, words, monkeypatch):
     ],
 )
 def test_wrong_arguments(given, words):
-    """What a program gives is checked like what stands in the file."""
+    """Arguments of a program are checked like settings of the file."""
     message = refusal(**given)
     assert all(word in message for word in words), message
 
@@ -428,7 +439,7 @@ def test_secret_of_a_wrong_length(secret, monkeypatch, tmp_path, settings_file):
     "text", ["secret = 'hunter2-hunter2'", "secret = hunter2", "secret = 'hunter2\n'", "[secret]\nhunter2 = 'hunter2'"]
 )
 def test_secret_in_the_file_is_not_shown(text, settings_file):
-    """A secret that somebody wrote into the file, rightly or wrongly, is refused and not repeated."""
+    """A secret in the file, in whatever form, is refused and not repeated."""
     settings_file(text)
     assert "hunter2" not in refusal()
 
@@ -466,7 +477,7 @@ def test_nothing_shows_a_secret():
 @pytest.mark.parametrize("first", [SECRET, None])
 @pytest.mark.parametrize("second", ["another secret, also long enough", None])
 def test_another_secret_is_refused(first, second, tmp_path):
-    """A worker with another secret than the ledger was first opened with does not start, and is not told it."""
+    """A worker with another secret than the ledger's first one does not start, and the error shows neither."""
     url = f"sqlite:///{tmp_path}/once.db"
     with Bridge(url, settings=Settings(secret=first and first.encode())):
         pass

@@ -1,4 +1,4 @@
-"""What is wrong with a value is said from its type alone: which field, what was expected, and never the value."""
+"""The words of an error come from the type alone: the field and the bounds, never the value."""
 
 import enum
 from typing import Annotated, Literal

@@ -1,7 +1,7 @@
 """Amazon's services: boto3 clients with timeouts, and the one table that says what an AWS error means.
 
-Ledger, sources and sinks all ask this table, so an error means the same to each of them. Errors are told apart by
-their names, so that nothing of AWS is imported before it is needed.
+Ledger, sources and sinks all ask this table, so an error means the same to each of them. Errors are recognised
+by their names, so that nothing of AWS is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def meaning_of(error: Exception) -> Meaning:
 
 
 def meaning_of_code(code: str, status: int = 0) -> Meaning:
-    """Look up what a code means; one that nobody has heard of is known by the status that came with it."""
+    """Look up what a code means; for an unknown one the HTTP status decides."""
     if code in CODES:
         return CODES[code]
     if status == _TOO_MANY:

@@ -35,7 +35,7 @@ class Open(SaysWhy):
 
 
 class NoAttempt(SaysWhy):
-    """The other side would fail like this whatever is sent, so no event has spent an attempt on it."""
+    """The other side would fail like this for every event, so none has spent an attempt on it."""
 
 
 class Outage:
@@ -108,11 +108,11 @@ class Breaker:
         self._probing = False
         #: Counts changes, so that the failure of a call from before the last one is known as old news.
         self._turn = 0
-        #: In words only: an exception would keep alive whatever its frames hold.
+        #: In words only: an exception would keep alive everything that its frames hold.
         self._last = ""
 
     def before_fork(self) -> None:
-        """Do nothing: what was learnt stays the parent's."""
+        """Do nothing: the parent keeps its state."""
 
     def after_fork(self, *, in_child: bool) -> None:
         """Begin closed in the child: it has connections of its own."""
@@ -212,7 +212,7 @@ class Breaker:
         return int((ceiling + self._open_for.delay_seconds(self._openings)) / 2 * 1_000_000)
 
     def spared(self, error: Exception) -> Open:
-        """Return what is raised for a failure that is no attempt: when the next call may be made, and why not now."""
+        """Make the error for a failure that is no attempt; it says why, and when the next call may be made."""
         asked_us = int(error.after_seconds * 1_000_000) if isinstance(error, RetryLater) else 0
         return Open(max(1, self._failures), max(self.retry_in_us, self._base_us, asked_us), str(error))
 

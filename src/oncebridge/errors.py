@@ -30,7 +30,7 @@ class LedgerWarning(UserWarning):
     """The ledger may be used like this, but remembers less surely than it could; the message says why."""
 
 
-# --- Wait: nothing was acknowledged, and the same deliveries come again -------------------------------
+# --- Wait: nothing was acknowledged, and the same deliveries are redelivered -------------------------------
 
 
 class LedgerUnavailable(OncebridgeError):
@@ -38,7 +38,7 @@ class LedgerUnavailable(OncebridgeError):
 
 
 class NotAcknowledged(OncebridgeError):
-    """Some deliveries have to come again; raised where that is how whoever delivers is told so."""
+    """Some deliveries must be redelivered; raised where an error is how their sender learns of it."""
 
 
 class BatchOfParent(OncebridgeError):
@@ -49,7 +49,7 @@ class BatchOfParent(OncebridgeError):
 
 
 class Unreadable(OncebridgeError):
-    """A delivery could not be read as an event; the message names what is wrong with it."""
+    """A delivery could not be read as an event; the message names the fault."""
 
     #: Its envelope id, where at least that could be read.
     envelope_id: str | None = None

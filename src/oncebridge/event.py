@@ -70,7 +70,7 @@ class Event(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
 
 
-class _Written(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+class _Written(Discreet, msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """An object with these fields and no others, in the order in which they are written."""
 
 
@@ -108,7 +108,7 @@ Reshape: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape: Reshape | None = None) -> Event:
     """Read one delivery, or raise `Unreadable` with what is wrong."""
-    data = as_bytes(raw)
+    data = raw if type(raw) is bytes else as_bytes(raw)
     check_size(data)
     usual = read_record(_USUAL, data)
     event = None if usual is None else _usual_event(usual, data)
@@ -249,9 +249,11 @@ def _too_long(name: str, value: str) -> Unreadable:
 
 
 def _check_ids(body: dict[str, Any]) -> None:
-    for value in map(body.get, _IDS):
-        if type(value) is str and len(value) > TEXT_MAX:
-            raise _too_long(next(name for name in _IDS if body.get(name) is value), value)
+    for name in _IDS:
+        if name in body:
+            value = body[name]
+            if type(value) is str and len(value) > TEXT_MAX:
+                raise _too_long(name, value)
 
 
 def _any_text(value: object) -> str | None:
@@ -284,6 +286,7 @@ def topic_template(topic_name: str) -> str:
     return ".".join("{id}" if _UUID.fullmatch(part) else part for part in topic_name.split("."))
 
 
+@lru_cache(maxsize=4096)
 def _is_template_of(topic: str, topic_name: str) -> bool:
     """Tell whether a concrete name is one of a template's: the same parts, with ids for placeholders."""
     around = _around_id(topic)

@@ -20,10 +20,10 @@ _generation = 0
 
 
 class AwareOfForks(Protocol):
-    """A part that is told of forks. None of these may raise, or wait for long."""
+    """A part that takes care of forks. None of these may raise, or wait for long."""
 
     def before_fork(self) -> None:
-        """Come to rest: what is held now is held in the child too."""
+        """Come to rest: a lock that is held now is held in the child too."""
         ...
 
     def after_fork(self, *, in_child: bool) -> None:
@@ -32,7 +32,7 @@ class AwareOfForks(Protocol):
 
 
 def register(part: AwareOfForks) -> None:
-    """Tell this part of every fork from now on, for as long as it is in use."""
+    """Call this part at every fork from now on, for as long as it is in use."""
     number = id(part)
     _parts[number] = weakref.ref(part, lambda _: _parts.pop(number, None))
 
@@ -49,7 +49,7 @@ def generation() -> int:
 
 
 def leave_to_parent(*things: object) -> None:
-    """Keep in a child, for ever, what is the parent's: at its end it might wait for a lock that nobody gives back."""
+    """Keep objects of the parent in the child for ever: a finalizer might wait for a lock that is never released."""
     _parents.extend(things)
 
 

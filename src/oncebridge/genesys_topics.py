@@ -1,6 +1,6 @@
 """The topics of Genesys by name: which of them a pattern takes, and which a wrong one may have meant.
 
-Genesys adds topics now and then, so what is not in this list may be right: that is a warning, and no error.
+Genesys adds topics now and then, so a topic that is not in this list may be right: that is a warning, and no error.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ _ALIKE: Final = 0.8  # as difflib measures it: a letter wrong in a short topic
 
 
 def is_known(pattern: str, own: Iterable[str] = ()) -> bool:
-    """Tell whether a pattern takes any topic of Genesys, or any of the user's own.
+    """Return whether a pattern takes any topic of Genesys, or any of the user's own.
 
     An id in the topic may be a name in the pattern, as in `v2.audits.entitytype.User.entityid.{id}`.
     """
@@ -273,7 +273,7 @@ def is_known(pattern: str, own: Iterable[str] = ()) -> bool:
 
 
 def looks_like_one(pattern: str) -> bool:
-    """Tell whether somebody meant a topic of Genesys, and not one of their own making."""
+    """Return whether a pattern is meant for a topic of Genesys, and not for one of the user's own."""
     return pattern.lower().startswith("v2.") or nearest(pattern) is not None
 
 
@@ -289,7 +289,7 @@ def nearest(pattern: str) -> str | None:
 
 
 def _names_one(pattern: str, topic: str) -> bool:
-    """Tell whether a pattern is a topic with names for some of its ids, or such a one's beginning before a last `*`."""
+    """Return whether a pattern is a topic with names for some of its ids, or the beginning of one before a last `*`."""
     there, (start, *rest) = topic.split("."), pattern.split("*", 1)
     parts = start.split(".")
     if not rest:

@@ -48,7 +48,7 @@ class SendsMany(Protocol):
 
 
 class LetterCopy(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A dead letter on its way to a queue or a bus: what is in the ledger already, for somebody else to see."""
+    """A copy of a dead letter on its way to a queue or a bus; the letter itself is in the ledger already."""
 
     shown = ("key", "topic", "handler", "reason")
 
@@ -70,7 +70,7 @@ class Handlers:
         self._split = lru_cache(maxsize=1024)(self._split_by)
 
     def __bool__(self) -> bool:
-        """Tell whether there is any."""
+        """Return whether there is any."""
         return bool(self._handlers)
 
     def __iter__(self) -> Iterator[Handler]:
@@ -80,7 +80,7 @@ class Handlers:
     def add(
         self, pattern: str, function: Callable[..., Any], *, name: str = "", permanent: tuple[type[Exception], ...] = ()
     ) -> Handler:
-        """Register a handler; refuse one whose claims could not be told from another's."""
+        """Register a handler; refuse one whose claims would be the same as another's."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(f"handler for {pattern!r}: calling a generator does nothing; drop its yield")
         _refuse_wrong_parameters(pattern, function)
@@ -117,7 +117,7 @@ class Handlers:
 
 
 def _may_meet(one: Handler, other: Handler) -> bool:
-    """Tell whether claims of the two could not be told apart; one function may have several patterns."""
+    """Return whether the two would have the same claims; one function may have several patterns."""
     same = one.function is other.function
     return one.name == other.name and not same and overlap(one.pattern, other.pattern)
 
@@ -148,7 +148,7 @@ def _told_apart(handlers: list[Handler]) -> tuple[Handler, ...]:
 
 
 def _parameters(function: Callable[..., Any]) -> Iterable[str]:
-    """Return the names of a function's parameters; some built-ins do not tell theirs."""
+    """Return the names of a function's parameters; some built-ins do not have them."""
     try:
         return inspect.signature(function).parameters
     except ValueError:
@@ -171,7 +171,7 @@ def _refuse_wrong_parameters(pattern: str, function: Callable[..., Any]) -> None
 
 
 def overlap(one: str, another: str) -> bool:
-    """Tell whether some topic is matched by both patterns.
+    """Return whether some topic is matched by both patterns.
 
     Both are read side by side. For each place in one, `reached` has a bit for every place in the other at which some
     text can have brought both there.

@@ -19,12 +19,13 @@ from msgspec.structs import force_setattr
 
 from oncebridge.event import Event, is_uuid
 from oncebridge.strict_json import canonical
-from oncebridge.topics import Field, Kind, Paths, Profile, conversation_id, user_id
+from oncebridge.topics import Kind, Paths, Profile, conversation_id, user_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 KEY_VERSION: Final = "ob1"
+_KEY_START: Final = f"{KEY_VERSION}_"
 NS_PER_MS: Final = 1_000_000
 _NS_MAX: Final = 2**63 - 1
 
@@ -66,19 +67,25 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: bool = False) -> Identity:
     """Work out an event's identity from its profile. With `replays_anew`, each named replay counts apart."""
-    replay = event.envelope.replay_name or "" if replays_anew else ""
-    scope = joined((event.topic_name.encode(), replay.encode()))
+    exact, org = event.exact, event.org
+    replay = event.envelope.replay_name if replays_anew else None
+    scope = _prefixed(event.topic_name.encode()) + (_prefixed(replay.encode()) if replay else _NO_REPLAY)
     moment, precise = moment_of(event, profile)
-    basis, parts, content = _identity_parts(event, profile, precise)
-    entity = entity_parts(event, profile)
+    body = canonical(without(exact, profile.outside_identity) if profile.exclude else exact)
+    basis, parts = _identity_parts(event, profile, precise, body)
+    entity = state = None
+    ids = entity_parts(event, profile)
+    if ids is not None:
+        entity = _entity_digest(secret, org, scope + joined(ids) if ids else scope)
+        state = digest(secret, b"state", (canonical(without(exact, profile.outside_state)),))
     conversation, user = conversation_id(event), user_id(event)
     time_ms = _time_ms(moment)
     return Identity(
-        key=_finished(_begun(secret, b"event", event.org), scope + _BASES[basis] + joined(parts)),
+        key=_finished(_begun(secret, b"event", org), scope + _BASES[basis], parts),
         basis=basis,
-        content=None if content is None else digest(secret, b"content", (content,)),
-        entity=None if entity is None else _entity_digest(secret, event.org, scope + joined(entity)),
-        state=None if entity is None else digest(secret, b"state", (state_of(event, profile),)),
+        content=digest(secret, b"content", (body,)) if basis == "explicit id" else None,
+        entity=entity,
+        state=state,
         moment=moment,
         time_ms=time_ms,
         shared_ms=time_ms if _is_shared(basis, profile, moment, precise) else None,
@@ -105,57 +112,55 @@ def named_event(event: Event, identity: Identity) -> Event:
     return event
 
 
-def _identity_parts(event: Event, profile: Profile, precise: bool) -> tuple[str, tuple[bytes, ...], bytes | None]:
-    """Return the basis in words, the parts that identify, and the content to compare under an explicit id."""
-    body = canonical(without(event.exact, profile.outside_identity))
+def _identity_parts(event: Event, profile: Profile, precise: bool, body: bytes) -> tuple[str, tuple[bytes, ...]]:
+    """Return the basis in words, and the parts that identify."""
     if profile.explicit_id is not None:
-        explicit = _id_bytes(_read(profile.explicit_id, event))
+        explicit = _id_bytes(profile.explicit_id.of(event))
         if explicit is not None:
-            return "explicit id", (explicit,), body
+            return "explicit id", (explicit,)
     if precise or (profile.record_id is not None and profile.record_id.read(event.body) not in (None, "")):
-        return "body", (body,), None
+        return "body", (body,)
     if event.published is not None and event.published != "":
-        return "body and publish time", (body, canonical(event.published)), None
+        return "body and publish time", (body, canonical(event.published))
     if event.envelope.id is not None:
-        return "body and envelope id", (body, event.envelope.id.encode()), None
-    return "nothing", (body, secrets.token_bytes(16)), None  # equal to no other: always processed
-
-
-def _read(field: Field, event: Event) -> Any:
-    """Read a path with its numbers as written; an expression works on plain numbers, however they were written."""
-    return field.read(event.exact if field.search is None else event.body)
+        return "body and envelope id", (body, event.envelope.id.encode())
+    return "nothing", (body, secrets.token_bytes(16))  # equal to no other: always processed
 
 
 def entity_parts(event: Event, profile: Profile) -> tuple[bytes, ...] | None:
     """Return the profile's ids for a state; None where it is no state, or where an id is missing."""
-    if profile.kind is not Kind.STATE:
+    if profile.kind is not _STATE:
         return None
-    ids = tuple(_id_bytes(_read(field, event)) for field in profile.entity)
+    if not profile.entity:
+        return ()
+    ids = tuple([_id_bytes(field.of(event)) for field in profile.entity])
     return None if None in ids else ids  # type: ignore[return-value]
 
 
-def state_of(event: Event, profile: Profile) -> bytes:
-    """Return the body without its times and ids: what two echoes have in common."""
-    return canonical(without(event.exact, profile.outside_state))
+_STATE: Final = Kind.STATE
 
 
 def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
     """Return the event's moment, and whether its own time is precise to the millisecond."""
     version = None if profile.version is None else _version(profile.version.read(event.body))
-    own = [read_time(_read(field, event)) for field in profile.time]
-    if len(own) == 1 and own[0] is not None:  # nearly always
-        return Moment((own[0][0],), version), own[0][1]
-    if any(time is not None for time in own):
-        times = tuple(None if time is None else time[0] for time in own)
-        return Moment(times, version), all(time is None or time[1] for time in own)
+    times: list[int | None] = []
+    precise, found = True, False
+    for field in profile.time:
+        time = read_time(field.of(event))
+        if time is None:
+            times.append(None)
+        else:
+            times.append(time[0])
+            precise, found = precise and time[1], True
+    if found:
+        return Moment(tuple(times), version), precise
     # A place of their own keeps publish and envelope times from being compared with event times.
-    empty = (None,) * len(own)
     published = read_time(event.published)
     if published is not None:
-        return Moment((*empty, published[0]), version), False
+        return Moment((*times, published[0]), version), False
     enveloped = read_time(event.envelope.time)
     if enveloped is not None:
-        return Moment((*empty, None, enveloped[0]), version, echoes=False), False
+        return Moment((*times, None, enveloped[0]), version, echoes=False), False
     return Moment((), version, echoes=False), False
 
 
@@ -163,7 +168,7 @@ def read_time(value: Any) -> tuple[int, bool] | None:
     """Return nanoseconds since 1970 and whether milliseconds were given; None where it is no time."""
     kind = type(value)
     if kind is str:
-        return _read_usual(value) or _read_iso(value) if len(value) <= _TIME_LENGTH_MAX else None
+        return _read_text(value) if len(value) <= _TIME_LENGTH_MAX else None
     if kind is int:
         return _read_number(value)
     if kind is msgspec.Raw:
@@ -172,6 +177,8 @@ def read_time(value: Any) -> tuple[int, bool] | None:
 
 
 def _read_number(value: int) -> tuple[int, bool] | None:
+    if _SECONDS_BELOW <= value <= _NS_MAX // NS_PER_MS:  # nearly always
+        return value * NS_PER_MS, True
     if value < 0 or value >= _MICROSECONDS_BELOW:
         return None
     if value < _SECONDS_BELOW:
@@ -199,20 +206,29 @@ def _read_fraction(text: str) -> tuple[int, bool] | None:
     return min(nanoseconds, _NS_MAX), int(fraction) != 0
 
 
+@lru_cache(maxsize=2048)
+def _read_text(text: str) -> tuple[int, bool] | None:
+    return _read_usual(text) or _read_iso(text)
+
+
 def _read_usual(text: str) -> tuple[int, bool] | None:
-    """Read a time that is written as Genesys writes it, 2026-03-02T08:00:00.081Z; None for `_read_iso` to read.
+    """Read a time as Genesys writes it, 2026-03-02T08:00:00.081Z; None where it is written otherwise.
 
     Of the many times of one minute only the first is read as a date.
     """
-    if len(text) != len("YYYY-MM-DDThh:mm:ss.mmmZ") or text[19] != "." or text[23] != "Z":
+    if len(text) != _USUAL_LENGTH or text[19] != "." or text[23] != "Z":
         return None
     within = text[17:19] + text[20:23]
     if not (within.isdigit() and within.isascii() and within < "60000"):
         return None
-    minute = _read_iso(f"{text[:17]}00.000Z")
-    if minute is None or not 0 < minute[0] < _NS_MAX - 60_000 * NS_PER_MS:
+    minute = _read_iso(text[:17] + "00.000Z")
+    if minute is None or not 0 < minute[0] < _LAST_MINUTE_NS:
         return None
     return minute[0] + int(within) * NS_PER_MS, True
+
+
+_USUAL_LENGTH: Final = len("2026-03-02T08:00:00.081Z")
+_LAST_MINUTE_NS: Final = _NS_MAX - 60_000 * NS_PER_MS
 
 
 @lru_cache(maxsize=2048)
@@ -258,26 +274,23 @@ def _id_bytes(value: Any) -> bytes | None:
 
 
 def without(node: Any, paths: Paths) -> Any:
-    """Return a tree without these paths: itself where it has none of them, else a copy."""
+    """Return a copy of a tree without these paths."""
     if type(node) is list and "[]" in paths:
         return [without(item, paths["[]"]) for item in node]
     if type(node) is not dict:
         return node
-    left = node
+    left = node.copy()
     for name, below in paths.items():
-        if name in node and name != "[]":
-            if left is node:
-                left = node.copy()
-            if below is None:
-                del left[name]
-            else:
-                left[name] = without(node[name], below)
+        if below is None:
+            left.pop(name, None)
+        elif name in left and name != "[]":
+            left[name] = without(left[name], below)
     return left
 
 
 def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
     """Hash parts with the secret."""
-    return _finished(_keyed(secret, purpose), joined(parts))
+    return _finished(_keyed(secret, purpose), b"", parts)
 
 
 def joined(parts: Iterable[bytes]) -> bytes:
@@ -285,8 +298,13 @@ def joined(parts: Iterable[bytes]) -> bytes:
     return b"".join([_length(len(part)) + part for part in parts])
 
 
+def _prefixed(part: bytes) -> bytes:
+    return _length(len(part)) + part
+
+
 _length = struct.Struct(">I").pack
 
+_NO_REPLAY: Final = _prefixed(b"")
 #: The bases in words, as the digest takes them in.
 _BASES: Final = {
     basis: joined((basis.encode(),))
@@ -294,10 +312,14 @@ _BASES: Final = {
 }
 
 
-def _finished(hasher: blake2b, rest: bytes) -> bytes:
-    """Go on with what was begun, which stays as it is, to the end."""
-    hasher = hasher.copy()
-    hasher.update(rest)
+def _finished(begun: blake2b, joined_parts: bytes, parts: Iterable[bytes] = ()) -> bytes:
+    """Go on with what was begun, which stays as it is: with joined parts, then with parts that need not be copied."""
+    hasher = begun.copy()
+    update = hasher.update
+    update(joined_parts)
+    for part in parts:
+        update(_length(len(part)))
+        update(part)
     return hasher.digest()
 
 
@@ -347,7 +369,7 @@ def conflict_key(secret: bytes, key: bytes, content: bytes | None) -> bytes:
 
 def key_text(key: bytes) -> str:
     """Write a key as handlers, receivers and people see it."""
-    return f"{KEY_VERSION}_{key.hex()}"
+    return _KEY_START + key.hex()
 
 
 def key_bytes(text: str) -> bytes | None:

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether somebody outside wants an end: not the code that the exception came out of."""
+    """Return whether the end was asked for from outside, not by the code that the exception came out of."""
     return isinstance(error, KeyboardInterrupt) or was_raised_by_signal(error)
 
 
 def was_raised_by_signal(error: BaseException) -> bool:
-    """Tell whether a signal's handler raised it: that may strike anywhere, and means more than what was struck."""
+    """Return whether a signal's handler raised it: that may strike anywhere, and means more than what was struck."""
     trace = error.__traceback__
     while trace is not None:
         if _handles_signal(trace.tb_frame):
@@ -24,7 +24,7 @@ def was_raised_by_signal(error: BaseException) -> bool:
 
 
 def _handles_signal(frame: FrameType) -> bool:
-    """Tell whether a function is called for a signal: it alone is given the very frame that it interrupts."""
+    """Return whether a function is called for a signal: it alone is given the very frame that it interrupts."""
     interrupted = frame.f_back
     if interrupted is None:
         return False

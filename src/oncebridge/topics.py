@@ -36,7 +36,7 @@ class Field(msgspec.Struct, frozen=True):
     search: Callable[[Any], Any] | None = None
 
     def read(self, body: Any) -> Any:
-        """Return what stands there, or None."""
+        """Return what stands there in a body, or None."""
         if self.search is not None:
             return self.search(body)
         for name in self.path:
@@ -44,6 +44,13 @@ class Field(msgspec.Struct, frozen=True):
                 return None
             body = body.get(name)
         return body
+
+    def of(self, event: Event) -> Any:
+        """Return what stands there, for a path with its numbers as written; expressions work on plain numbers."""
+        if self.search is not None:
+            return self.search(event.body)
+        path = self.path
+        return event.exact.get(path[0]) if len(path) == 1 else self.read(event.exact)
 
 
 def plain(text: str) -> Field:
@@ -344,7 +351,7 @@ def user_id(event: Event) -> str | None:
     value = event.body.get("userId")
     if value is None and not event.genesys:
         value = event.body.get("user_id")
-    return _id_text(value) or _part(event, _id_positions(event.topic)[1])
+    return (None if value is None else _id_text(value)) or _part(event, _id_positions(event.topic)[1])
 
 
 def _id_text(value: object) -> str | None:

@@ -67,7 +67,7 @@ def field_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def required_type(annotation: Any) -> Any:
-    """Return the type of a value that is given: without the None that stands for one that is not."""
+    """Return the type of a given value: without None, which means that none is given."""
     plain = without_metadata(annotation)
     if get_origin(plain) not in (Union, UnionType):
         return annotation
@@ -136,6 +136,6 @@ def no_such(what: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> s
 
 
 def shown_name(name: str) -> str:
-    """Return what is shown of a name that comes from outside: its beginning, without what a terminal would obey."""
+    """Shorten a name that comes from outside, and replace characters that a terminal would obey."""
     ascii_only = name[:_SHOWN_MAX].encode("ascii", "replace").decode()
     return "".join(character if character.isprintable() else "?" for character in ascii_only)

@@ -19,6 +19,7 @@ from oncebridge.ledgers.dynamodb import schema
 from oncebridge.ledgers.dynamodb.items import EXPIRES
 from oncebridge.ledgers.findings import Level
 from oncebridge.retry import RetryPolicy
+from oncebridge.settings.reading import declared
 from oncebridge.sinks import letters
 from oncebridge.telemetry import Move
 from oncebridge.telemetry.emf import EmbeddedMetrics
@@ -457,7 +458,7 @@ def test_the_function_runs_what_make_package_makes():
 
 def test_every_variable_is_a_setting():
     """Nothing is set that nobody reads."""
-    known = {f"ONCEBRIDGE_{name.upper()}" for name in settings.TOP}
+    known = {f"ONCEBRIDGE_{name.upper()}" for name in declared(settings.Settings)}
     assert set(VARIABLES) <= known
 
 

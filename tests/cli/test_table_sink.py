@@ -58,18 +58,14 @@ def test_in_the_ledgers_own_file(cli, states, settle):
     assert cli("purge", "--json").one == {"forgotten": 0, "remembered": 6}
 
 
-def test_in_another_file(cli, states, settle):
-    """The keys are beside the table, by themselves, and are forgotten by purge."""
+def test_in_another_file(cli, settle, explained):
+    """Another SQLite file than the ledger's is refused, with what to do instead."""
     make_file(cli, "desk.db")
     settle("sqlite:///once.db", "sqlite:///desk.db")
-    cli.write("in.jsonl", states(6))
-    assert cli("process", "in.jsonl", "--json").one["processed"] == 6
-    assert len(cli.table("oncebridge_effects", "desk.db")) == 6
-    assert cli("migrate", "--json").one == {"ledger": "sqlite", "needed": False, "sinks": ["agents"]}
-    assert cli("purge", "--json").one["sinks"] == {"agents": 0}
-    purged = cli("purge", "--older-than-days", "0")
-    assert "sink agents: 6 keys forgotten" in purged.out
-    assert [row["status"] for row in cli.table("agent_status", "desk.db")] == ["IDLE"]
+    (cli.folder / "in.jsonl").write_text(json.dumps({}))
+    said = explained(cli("process", "in.jsonl"), 2)
+    assert "[sinks.agents] database: a table in SQLite is written in the ledger's own file alone" in said
+    assert 'set database = "ledger"' in said
 
 
 def test_in_a_postgres_by_reference(cli, states, settle, postgres_desk, explained):  # noqa: F811

@@ -7,13 +7,13 @@ import pytest
 
 from oncebridge import ConfigurationError
 from oncebridge.sinks.addresses import (
-    Address,
     AddressForbidden,
-    Kind,
-    Place,
+    AddressKind,
+    Endpoint,
+    ResolvedAddress,
     check_addresses,
     judge,
-    read_place,
+    read_endpoint,
     resolve,
 )
 
@@ -154,7 +154,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [(kind, text) for kind, texts in zip(Kind, (PUBLIC, PRIVATE, NEVER), strict=True) for text in texts],
+    [(kind, text) for kind, texts in zip(AddressKind, (PUBLIC, PRIVATE, NEVER), strict=True) for text in texts],
 )
 def test_addresses_are_what_they_lead_to(kind, text):
     """Public is what the internet routes; an address that wraps another is what is inside."""
@@ -165,7 +165,7 @@ def test_one_bad_address_condemns_a_host():
     """A host is refused if any of its addresses is: which one is taken would be chance."""
 
     def check(*texts, private):
-        check_addresses("crm.example", [Address(0, (text, 443)) for text in texts], private=private)
+        check_addresses("crm.example", [ResolvedAddress(0, (text, 443)) for text in texts], private=private)
 
     check("8.8.8.8", "2001:4860:4860::8888", private=False)
     check("8.8.8.8", "10.0.0.1", "::1", private=True)
@@ -192,7 +192,7 @@ URLS = {
 @pytest.mark.parametrize("url", URLS)
 def test_urls_are_read(url):
     """Scheme, host and port are read, and the rest is sent as it stands."""
-    assert read_place(url, "url", private=True) == Place(*URLS[url])
+    assert read_endpoint(url, "url", private=True) == Endpoint(*URLS[url])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_urls_are_read(url):
 def test_other_urls_are_refused(url, words):
     """What is not plainly a host and a path is refused, and nothing of the URL is shown that may be secret."""
     with pytest.raises(ConfigurationError, match=words) as refused:
-        read_place(url, "sink crm: url", private=True)
+        read_endpoint(url, "sink crm: url", private=True)
     assert str(refused.value).startswith("sink crm: url: ")
     assert "hidden" not in str(refused.value)
 
@@ -237,8 +237,8 @@ def test_other_urls_are_refused(url, words):
 def test_plain_http_is_for_private_networks():
     """Without TLS events are sent nowhere, unless the settings speak of a network of one's own."""
     with pytest.raises(ConfigurationError, match=r"crm\.example:80 .*https://.*private_addresses = true"):
-        read_place("http://crm.example/", "url", private=False)
-    assert read_place("http://crm.example/", "url", private=True).port == 80
+        read_endpoint("http://crm.example/", "url", private=False)
+    assert read_endpoint("http://crm.example/", "url", private=True).port == 80
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_plain_http_is_for_private_networks():
 def test_literal_addresses_are_seen_at_once(host):
     """An address in the URL itself is refused before anything runs, in every spelling that leads there."""
     with pytest.raises(ConfigurationError, match="leads to"):
-        read_place(f"https://{host}/", "url", private=False)
+        read_endpoint(f"https://{host}/", "url", private=False)
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

@@ -1,4 +1,4 @@
-"""Sinks by settings: what a table `[sinks.NAME]` may hold, and what an error tells."""
+"""Sinks by settings: the tables `[sinks.NAME]`, and errors that name the fix."""
 
 import pytest
 
@@ -123,7 +123,7 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_errors_name_field_value_and_fix(text, refusal):
-    """Whoever reads an error knows what to change; a value that may be a secret is not shown."""
+    """An error names the setting and the fix; it does not show a value that may be a secret."""
     field, *words = WRONG[text]
     said = refusal(text)
     assert said.startswith("oncebridge.toml: [sinks.crm]")
@@ -159,7 +159,7 @@ def test_a_sink_is_a_table(tmp_path):
 
 
 def test_a_list_of_sinks_is_refused_without_what_is_in_it(tmp_path):
-    """Whoever writes [[sinks]] reads how it is written, and no header's value, which may be a secret."""
+    """The error for [[sinks]] shows the right form, and no header's value, which may be a secret."""
     (tmp_path / "oncebridge.toml").write_text(f'[[sinks]]\n{URL}headers = {{ "X-Key" = "hush" }}\n', encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"sinks: expected a table, got a list; write it as \[sinks.NAME\]"):
         load_settings()

@@ -6,12 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.testing.clock import ManualClock
-from tables import desk, keys, log, make_tables  # noqa: F401 - fixtures among them
+from tables import keys, log, make_tables, placed  # noqa: F401 - fixtures among them
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -105,14 +103,14 @@ print(json.dumps({"died": n - 1, "events": n}))
 '''
 
 
-@pytest.mark.parametrize("place", ["ledger", "elsewhere"])
-def test_a_crash_at_any_statement_is_one_row(desk, tmp_path, place):  # noqa: F811
+def test_a_crash_at_any_statement_is_one_row(placed, tmp_path):  # noqa: F811
     """Killed before each statement in turn: the event comes again, and in the end each has one row."""
+    desk, database = placed
     make_tables(desk)
-    ledger = desk.ledger_url if place == "ledger" else f"sqlite:///{tmp_path / 'once.db'}"
+    ledger = desk.ledger_url if database == "ledger" else f"sqlite:///{tmp_path / 'once.db'}"
     ledger_from_url(ledger).migrate()
-    sink = log(desk, database="ledger" if place == "ledger" else desk.url)
-    if place == "elsewhere":
+    sink = log(desk, database=database)
+    if database != "ledger":
         clock = ManualClock()
         made = make_sink(sink, SinkContext(clock=clock, breakers=Breakers(clock), ledger=None, retention_us=1))
         made.migrate()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncebridge.settings.sinks import read_sink
-from oncebridge.sinks.sql import qualified, quoted
-from oncebridge.sinks.sqlite import SQLiteTable
+from oncebridge.sinks.table.sql import qualified, quoted
+from oncebridge.sinks.table.sqlite import SQLiteTable
 from tables import desk, postgres_desk  # noqa: F401 - fixtures, by being here
 
 WITH_TIE = {"key": ["who"], "newest": "at", "tie": "tie"}
@@ -21,7 +21,7 @@ WITH_TIE = {"key": ["who"], "newest": "at", "tie": "tie"}
 def sink(**changes):
     """Write the settings of a sink for rows of who, state, at and tie."""
     columns = {column: column for column in ("who", "state", "at", "tie")}
-    table = {"database": "sqlite:///desk.db", "table": "agent", "columns": columns, **WITH_TIE, **changes}
+    table = {"database": "ledger", "table": "agent", "columns": columns, **WITH_TIE, **changes}
     return read_sink("agents", {name: value for name, value in table.items() if value is not None}, "oncebridge.toml")
 
 
@@ -198,7 +198,7 @@ def test_ten_thousand_histories_end_alike(shared):
 
 def test_postgres_keeps_the_same_rows(postgres_desk):  # noqa: F811
     """The same histories end in the same rows there: times, and texts by their bytes whatever the collation."""
-    from oncebridge.sinks.postgres import PostgresTable
+    from oncebridge.sinks.table.postgres import PostgresTable
 
     dice = random.Random(5)
     table = f"{postgres_desk.prefix}agent"
@@ -230,7 +230,7 @@ def test_numbers_as_ties_are_compared_as_numbers(desk):  # noqa: F811
         if desk.engine == "sqlite":
             writer = SQLiteTable(sink(table=table), "the desk")
         else:
-            from oncebridge.sinks.postgres import PostgresTable
+            from oncebridge.sinks.table.postgres import PostgresTable
 
             writer = PostgresTable(sink(table=table), "the desk")
         for order in ((9, 10), (10, 9)):

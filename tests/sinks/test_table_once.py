@@ -34,6 +34,13 @@ def tables(desk):  # noqa: F811
 
 
 @pytest.fixture
+def elsewhere(postgres_desk):  # noqa: F811
+    """Make the user's tables in a database that is not the ledger's."""
+    make_tables(postgres_desk)
+    return postgres_desk
+
+
+@pytest.fixture
 def own_ledger(tables):
     """Make a ledger in the very database that the tables are in."""
     made = ledger_from_url(tables.ledger_url)
@@ -45,8 +52,7 @@ def own_ledger(tables):
 @pytest.fixture
 def patient(monkeypatch):
     """Wait for others as long as a busy machine may need."""
-    monkeypatch.setattr("oncebridge.sinks.postgres.LOCK_SECONDS", 60)
-    monkeypatch.setattr("oncebridge.sinks.sqlite.BUSY_SECONDS", 60)
+    monkeypatch.setattr("oncebridge.sinks.table.postgres.LOCK_SECONDS", 60)
 
 
 def test_the_newest_state_stands_in_the_table(tables, bridge):  # noqa: F811
@@ -62,50 +68,50 @@ def test_the_newest_state_stands_in_the_table(tables, bridge):  # noqa: F811
     assert len(books) == 7
 
 
-def test_an_older_state_that_comes_late_stays_out(tables, bridge, clock):  # noqa: F811
+def test_an_older_state_that_comes_late_stays_out(elsewhere, bridge, clock):  # noqa: F811
     """Where the ledger does not know of the newer one, the table does."""
     for event in (status("INTERACTING", 2000), status("IDLE"), status("COMMUNICATING", 1000)):
-        assert bridge(agents(tables), ledger=MemoryLedger(clock)).process(event).outcome is Outcome.DONE
-    assert tables(f"SELECT status FROM {tables.prefix}agent_status") == [("INTERACTING",)]
+        assert bridge(agents(elsewhere), ledger=MemoryLedger(clock)).process(event).outcome is Outcome.DONE
+    assert elsewhere(f"SELECT status FROM {elsewhere.prefix}agent_status") == [("INTERACTING",)]
 
 
-def test_two_sinks_write_into_one_database(tables, bridge):  # noqa: F811
+def test_two_sinks_write_into_one_database(elsewhere, bridge):  # noqa: F811
     """Each has its own claim and its own key, beside the same tables."""
-    made = bridge(agents(tables), log(tables))
+    made = bridge(agents(elsewhere), log(elsewhere))
     for event in (status("IDLE"), status("INTERACTING", 1000), status("IDLE")):
         made.process(event)
-    assert len(keys(tables)) == 2
-    assert effects(tables) == ["agents", "agents", "log", "log"]
+    assert len(keys(elsewhere)) == 2
+    assert effects(elsewhere) == ["agents", "agents", "log", "log"]
 
 
 # --- a ledger that forgets, or grants twice --------------------------------------------------------------
 
 
-def test_a_ledger_that_forgot_everything_doubles_nothing(tables, bridge, clock):  # noqa: F811
+def test_a_ledger_that_forgot_everything_doubles_nothing(elsewhere, bridge, clock):  # noqa: F811
     """The key is in the table beside: a delivery that is fresh again to the ledger finds it, and is done."""
     for _ in range(3):
-        made = bridge(log(tables), ledger=MemoryLedger(clock))
+        made = bridge(log(elsewhere), ledger=MemoryLedger(clock))
         assert made.process(status("IDLE")).outcome is Outcome.DONE
-    assert len(keys(tables)) == 1
-    assert effects(tables) == ["log"]
+    assert len(keys(elsewhere)) == 1
+    assert effects(elsewhere) == ["log"]
 
 
-def test_a_redis_that_was_emptied_doubles_nothing(tables, bridge, valkey, clock):  # noqa: F811
+def test_a_redis_that_was_emptied_doubles_nothing(elsewhere, bridge, valkey, clock):  # noqa: F811
     """FLUSHALL between two deliveries, with the secret in the settings: still one row."""
     with redis.Redis(port=urlsplit(valkey.url).port) as client:
         for _ in range(2):
-            made = bridge(log(tables), ledger=RedisLedger(valkey.url), clock=None)
+            made = bridge(log(elsewhere), ledger=RedisLedger(valkey.url), clock=None)
             assert [result.outcome for result in made.process_many([status("IDLE"), status("IDLE", 1000)])] == [
                 Outcome.DONE
             ] * 2
             made.close()
             client.flushall()
-    assert len(keys(tables)) == 2
+    assert len(keys(elsewhere)) == 2
 
 
-def test_two_workers_with_one_event_at_once_write_one_row(tables, bridge, clock, patient):  # noqa: F811
+def test_two_workers_with_one_event_at_once_write_one_row(elsewhere, bridge, clock, patient):  # noqa: F811
     """Both were granted it, by ledgers that know nothing of each other, and write at the same moment."""
-    workers = [bridge(log(tables), ledger=MemoryLedger(clock)) for _ in range(4)]
+    workers = [bridge(log(elsewhere), ledger=MemoryLedger(clock)) for _ in range(4)]
     together = threading.Barrier(len(workers))
     outcomes = []
 
@@ -126,7 +132,7 @@ def test_two_workers_with_one_event_at_once_write_one_row(tables, bridge, clock,
     for thread in threads:
         thread.join(120)
     assert outcomes == [Outcome.DONE] * 20
-    assert len(keys(tables)) == len({*keys(tables)}) == 5
+    assert len(keys(elsewhere)) == len({*keys(elsewhere)}) == 5
 
 
 def test_one_who_waits_for_another_of_the_same_key_writes_nothing(postgres_desk, bridge, patient):  # noqa: F811
@@ -155,16 +161,16 @@ def test_one_who_waits_for_another_of_the_same_key_writes_nothing(postgres_desk,
 
 @pytest.mark.parametrize("verb", ["settle", "claim"])
 @pytest.mark.parametrize("after", [False, True])
-def test_a_lost_answer_of_the_ledger_doubles_nothing(tables, bridge, clock, verb, after):  # noqa: F811
+def test_a_lost_answer_of_the_ledger_doubles_nothing(elsewhere, bridge, clock, verb, after):  # noqa: F811
     """The row is there, and whether the ledger knows it is not known: the event comes again, and is done."""
     ledger = MemoryLedger(clock)
-    made = bridge(log(tables), ledger=faulty(ledger, Fault(verb, call=0, after=after)), lease_seconds=1.0)
+    made = bridge(log(elsewhere), ledger=faulty(ledger, Fault(verb, call=0, after=after)), lease_seconds=1.0)
     with pytest.raises(LedgerUnavailable):
         made.process(status("IDLE"))
     clock.advance(60)
-    again = bridge(log(tables), ledger=ledger)
+    again = bridge(log(elsewhere), ledger=ledger)
     again.process(status("IDLE"))
-    assert len(keys(tables)) == 1
+    assert len(keys(elsewhere)) == 1
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -237,14 +243,19 @@ def test_a_claim_that_was_taken_over_leaves_no_row(tables, own_ledger, bridge, m
 # --- what is promised ------------------------------------------------------------------------------------
 
 
-def test_the_promise_is_exactly_once_either_way(tables, own_ledger, bridge):  # noqa: F811
-    """With the reason, and whether it rests on the ledger."""
-    made = bridge(log(tables), agents(tables, database="ledger"), ledger=own_ledger)
-    elsewhere, inside = made.sinks["log"].promise, made.sinks["agents"].promise
-    assert (elsewhere.level, elsewhere.whatever_the_ledger) == (EXACTLY_ONCE, True)
-    assert "oncebridge_effects in the transaction that writes its row" in elsewhere.why
+def test_the_promise_in_the_ledger(tables, own_ledger, bridge):  # noqa: F811
+    """Exactly once, with the reason, and it rests on the ledger."""
+    made = bridge(agents(tables, database="ledger"), ledger=own_ledger)
+    inside = made.sinks["agents"].promise
     assert (inside.level, inside.whatever_the_ledger) == (EXACTLY_ONCE, False)
     assert "together with the end of its claim" in inside.why
+
+
+def test_the_promise_elsewhere(elsewhere, bridge):  # noqa: F811
+    """Exactly once, with the reason, whatever the ledger is."""
+    promise = bridge(log(elsewhere)).sinks["log"].promise
+    assert (promise.level, promise.whatever_the_ledger) == (EXACTLY_ONCE, True)
+    assert "oncebridge_effects in the transaction that writes its row" in promise.why
 
 
 def test_a_pause_is_no_attempt_in_a_transaction_either(tables, own_ledger, bridge):  # noqa: F811

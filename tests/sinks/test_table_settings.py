@@ -10,7 +10,7 @@ from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.testing.clock import ManualClock
 
 COLUMNS = {"user_id": "detail.eventBody.id", "changed_at": "oncebridge.time", "event_key": "oncebridge.key"}
-TABLE = {"database": "sqlite:///desk.db", "table": "agent_status", "columns": COLUMNS}
+TABLE = {"database": "postgresql://db.example/desk", "table": "agent_status", "columns": COLUMNS}
 
 
 def read(**changes):
@@ -28,7 +28,7 @@ def refused(**changes):
 def test_all_of_it_is_read():
     """What a user writes is what the sink gets."""
     sink = read(key=["user_id"], newest="changed_at", tie="event_key", topics=["v2.users.{id}.routingStatus"])
-    assert (sink.name, sink.database, sink.table) == ("agents", "sqlite:///desk.db", "agent_status")
+    assert (sink.name, sink.database, sink.table) == ("agents", "postgresql://db.example/desk", "agent_status")
     assert [column for column, _ in sink.columns] == ["user_id", "changed_at", "event_key"]
     assert (sink.key, sink.newest, sink.tie) == (("user_id",), "changed_at", "event_key")
     assert sink.columns[0][1]({"detail": {"eventBody": {"id": "u1"}}}) == "u1"
@@ -134,11 +134,15 @@ def test_a_ledger_without_tables_is_said(ledger):
         make(read(database="ledger"), ledger)
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://desk.db"])
-def test_a_url_without_a_file_is_said(url):
-    """A table in memory would be gone with its connection, and its rows with it."""
-    with pytest.raises(ConfigurationError, match=r"sink agents: database: this URL names no file"):
-        make(read(database=url))
+@pytest.mark.parametrize("way", ["url", "env"])
+@pytest.mark.parametrize("url", ["sqlite:///desk.db", "sqlite:////var/lib/desk.db", "sqlite://", "sqlite:///:memory:"])
+def test_another_sqlite_file_is_refused_with_what_to_do(monkeypatch, url, way):
+    """A table in SQLite is in the ledger's own file; the error says how to name it, or what to use instead."""
+    monkeypatch.setenv("DATABASE_URL", url)
+    said = refused(database=url if way == "url" else "env:DATABASE_URL")
+    assert "a table in SQLite is written in the ledger's own file alone" in said
+    assert 'database = "ledger"' in said
+    assert "postgresql://" in said
 
 
 def test_a_postgres_url_that_cannot_be_read_is_said_without_it(monkeypatch):

@@ -17,8 +17,8 @@ from oncebridge.settings.expressions import compiled
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.sinks.webhook import WebhookSettings
 from oncebridge.sinks import make_sink
-from oncebridge.sinks.connections import AnswerLost, ReceiverUnavailable, ReceiverUnreachable
 from oncebridge.sinks.event_tree import NothingToSend
+from oncebridge.sinks.exchange import AnswerLost, ReceiverUnavailable, ReceiverUnreachable
 from oncebridge.sinks.webhook import (
     RETRY_AFTER_MAX,
     ReceiverDeferred,
@@ -391,7 +391,7 @@ def test_wrong_urls_are_seen_at_once(settings, words, context):
 def test_a_missing_package_is_named(monkeypatch, context):
     """Without urllib3 the error names the line that installs it."""
     monkeypatch.setitem(sys.modules, "urllib3", None)
-    for module in ("webhook", "connections"):
+    for module in ("webhook", "exchange"):
         monkeypatch.delitem(sys.modules, f"oncebridge.sinks.{module}")
     with pytest.raises(MissingExtra, match=r"pip install 'oncebridge\[http\]'"):
         make_sink(WebhookSettings(name="crm", url="https://crm.example/"), context)

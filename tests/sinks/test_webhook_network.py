@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from oncebridge.clock import SystemClock
 from oncebridge.errors import SaysWhy
 from oncebridge.event import parse
-from oncebridge.sinks import connections
+from oncebridge.sinks import exchange
 from oncebridge.sinks.addresses import AddressForbidden
-from oncebridge.sinks.connections import IDLE_US, AnswerLost, ReceiverTimedOut, ReceiverUnreachable
+from oncebridge.sinks.exchange import IDLE_US, AnswerLost, ReceiverTimedOut, ReceiverUnreachable
 from oncebridge.sinks.webhook import ReceiverDeferred, ReceiverRefused
 from payloads import ACW, envelope, raw
 from servers.process import free_port, wait_until
@@ -189,7 +189,7 @@ def test_a_byte_now_and_then_buys_no_time(first, rest, tls, sink, clock):
 def test_a_slow_body_changes_nothing(sink, clock, monkeypatch):
     """Once the status is there the event is done; for the rest nobody waits longer than the deadline."""
     answered, left = threading.Event(), threading.Event()
-    let_go = connections._let_go
+    let_go = exchange._let_go
 
     def seen(response):
         answered.set()
@@ -206,7 +206,7 @@ def test_a_slow_body_changes_nothing(sink, clock, monkeypatch):
         else:
             connection.sendall(b"a" * 99)
 
-    monkeypatch.setattr(connections, "_let_go", seen)
+    monkeypatch.setattr(exchange, "_let_go", seen)
     with talking(talk) as talker:
         sink(f"http://127.0.0.1:{talker.port}/")(EVENT)
         assert left.wait(PATIENT)

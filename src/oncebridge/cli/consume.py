@@ -32,7 +32,7 @@ from oncebridge.telemetry.prometheus import Prometheus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WORKERS: Final = 8  # where settings say nothing: most handlers wait for somebody else most of the time
+WORKERS: Final = 8  # where settings say nothing: most handlers mostly wait for a receiver
 IN_FLIGHT: Final = 1000
 POLL_SECONDS: Final = 5  # an orderly stop waits for the poll that is under way
 
@@ -60,7 +60,7 @@ def consume(
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
-    """Work an SQS queue off, until told to stop: what is settled is deleted, what fails is tried again here."""
+    """Process the messages of an SQS queue until stopped: settled ones are deleted, failed ones are retried."""
     # Each effect is settled before the next of its worker begins: a crash repeats one of each.
     bridge = bridge_for(handler, ledger, settings, lease_seconds=lease, settle_within_seconds=0.0)
     chosen = bridge.settings

@@ -126,7 +126,7 @@ def _outcome(road: Road, deliveries: list[Delivery], path: Path, seconds: float)
 def naive(deliveries: list[Delivery], in_hand: list[Delivery]) -> tuple[int, int]:
     """Count what SET NX on the envelope id, then process, does on the same road with the same kill.
 
-    One record after the other: only the one that was being handled is lost, the rest come again.
+    One record after the other: only the one that was being handled is lost, the rest are redelivered.
     """
     tried = [delivery for delivery in in_hand if delivery.verdict == "fresh"][:HANG_AT]
     killed_in = tried[-1].n if tried else None

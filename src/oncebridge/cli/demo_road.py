@@ -111,7 +111,7 @@ class Road:
         return bool(busy or self._again or self._left)
 
     def close(self) -> None:
-        """Let the workers go home."""
+        """End the workers."""
         for worker in self.workers:
             if worker.alive:
                 worker.connection.send(None)

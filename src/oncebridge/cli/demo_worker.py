@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CRM = "CREATE TABLE crm (key TEXT NOT NULL, topic TEXT NOT NULL, token INTEGER NOT NULL)"
 
 
-#: What a worker sends when it was told to hang, in the middle of a handler, so that it can be killed there.
+#: Sent by a worker that hangs on request, in the middle of a handler, so that it can be killed there.
 HANGING = "hanging"
 
 
@@ -41,7 +41,7 @@ class Crm:
 
 
 def work(url: str, lease_seconds: float, connection: Connection) -> None:
-    """Work off batches until told to stop, and tell what became of each delivery."""
+    """Process batches until stopped, and report the result of each delivery."""
     crm = Crm(connection)
     settings = Settings(lease_seconds=lease_seconds, busy_wait_seconds=0.0)
     with Bridge(url, settings=settings) as bridge:

@@ -104,14 +104,14 @@ class Examination:
     """Looks at the settings, and at the ledger as far as it answers."""
 
     def __init__(self, bridge: Bridge, clock: Clock) -> None:
-        """Take what is to be looked at; nothing is opened yet."""
+        """Take the installation to examine; nothing is opened yet."""
         self._bridge = bridge
         self._clock = clock
         self.usable = True
         self.out_of_reach = False
 
     def findings(self) -> list[Finding]:
-        """Look at everything; trouble with the ledger is a finding too, and what was found before it stays."""
+        """Examine everything; trouble with the ledger is a finding too, and earlier findings stay."""
         general: list[Finding] = []
         own: list[Finding] = []
         try:

@@ -75,7 +75,7 @@ def _found(bridge: Bridge, what: str) -> Iterator[tuple[str, Entry]]:
 
 
 def is_file(name: str) -> bool:
-    """Tell whether a name is that of a file; one too long for a name is none."""
+    """Return whether a name is that of a file; one too long for a name is none."""
     try:
         return Path(name).is_file()
     except OSError:

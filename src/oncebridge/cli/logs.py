@@ -21,7 +21,7 @@ def log_to_standard_error(level: int) -> None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: object) -> None:
-    """Tell the person what a ledger warns of; a warning for programmers goes the usual way."""
+    """Show a ledger's warnings to the person; a warning for programmers goes the usual way."""
     if issubclass(category, LedgerWarning):
         say(f"warning: {message}")
     else:

@@ -14,9 +14,9 @@ from oncebridge.cli.wiring import (
     ledger_kind,
     upkeep_of,
 )
-from oncebridge.sinks.sql import EFFECTS
+from oncebridge.sinks.table.sql import EFFECTS
 
-#: Ledgers whose tables somebody with the right to make tables has to make first.
+#: Ledgers whose tables must be made first, with the right to make tables.
 NEED_IT: Final = frozenset({"postgresql", "postgres", "dynamodb"})
 
 

@@ -46,12 +46,12 @@ COLOURS = {
 
 
 def say(text: str) -> None:
-    """Tell the person something that is no result."""
+    """Show the person something that is no result."""
     narrator.print(escape(visible(text)), soft_wrap=True)
 
 
 def say_error(text: str) -> None:
-    """Tell the person what is wrong."""
+    """Show the person an error."""
     narrator.print(f"[red]oncebridge:[/red] {escape(visible(text))}", soft_wrap=True)
 
 

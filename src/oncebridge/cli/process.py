@@ -109,7 +109,7 @@ def _same_file(one: str, other: str) -> bool:
 
 
 def _total_bytes(files: list[str]) -> int | None:
-    """Return how much there is to read; unknown for standard input and for what is compressed."""
+    """Return how much there is to read; unknown for standard input and compressed files."""
     if any(name == "-" or name.endswith(".gz") or not Path(name).is_file() for name in files):
         return None
     return sum(Path(name).stat().st_size for name in files)

@@ -1,4 +1,4 @@
-"""`oncebridge purge`: forget what was settled longer ago than the retention."""
+"""`oncebridge purge`: forget events that were settled longer ago than the retention."""
 
 from __future__ import annotations
 

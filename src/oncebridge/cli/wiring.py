@@ -19,7 +19,7 @@ from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.ledgers import kind_of, scheme_of
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.settings import DEFAULT_LEDGER, with_given
-from oncebridge.sinks.databases import NeedsUpkeep
+from oncebridge.sinks.table.sink import NeedsUpkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ Named: TypeAlias = "Bridge | Callable[..., Any]"
 def bridge_for(handler: str | None, ledger: str | None, settings: str | None, **given: Any) -> Bridge:
     """Take the bridge that `--handler` names, or make the one that options, environment and file describe.
 
-    What is given on the command line wins over both.
+    The command line wins over both.
     """
     named = None if handler is None else load_handler(handler)
     if isinstance(named, Bridge):
@@ -72,7 +72,7 @@ def bridge_for(handler: str | None, ledger: str | None, settings: str | None, **
 
 
 def take_bridge(bridge: Bridge, name: str, ledger: str | None, **given: Any) -> Bridge:
-    """Let the command line win over a program's own bridge, and say so where that is another ledger."""
+    """Apply the command line's settings to a program's own bridge, and say so where that is another ledger."""
     chosen = with_given(bridge.settings, ledger=ledger, **given)
     if ledger is not None:
         if chosen.ledger != bridge.settings.ledger:
@@ -90,7 +90,7 @@ def ledger_kind(bridge: Bridge) -> str:
 
 
 def is_unnamed(bridge: Bridge) -> bool:
-    """Tell whether a bridge has the ledger that is taken where nobody names one."""
+    """Return whether a bridge has the default ledger."""
     ledger = bridge.ledger
     there = isinstance(ledger, SQLiteLedger) and DEFAULT_LEDGER.endswith(f"/{ledger.path}")
     return there and bridge.settings.ledger == DEFAULT_LEDGER
@@ -200,10 +200,10 @@ def opened(bridge: Bridge) -> Iterator[Bridge]:
     """Open a bridge; SIGTERM and Ctrl-C let running handlers finish and give the rest back, a second one does not."""
 
     def stop(number: int, _: object) -> None:
-        # Not what was there before: a program in the background is started with Ctrl-C ignored.
+        # Not the handler from before: a program in the background is started with Ctrl-C ignored.
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         bridge.stop()
-        # In a thread: a signal may have interrupted whoever writes just now.
+        # In a thread: the signal may have interrupted a write to the same stream.
         threading.Thread(target=tell, name="oncebridge-tell").start()
 
     def tell() -> None:

@@ -81,7 +81,7 @@ def _counts(event: Event, profile: Profile, identity: Identity, replays_anew: bo
 
 
 def _all_names(event: Event, profile: Profile) -> list[str]:
-    """Name everything that could count: what the envelope and the detail hold, and what is excluded."""
+    """Name everything that could count: the fields of envelope and detail, and the excluded ones."""
     envelope = event.envelope
     present: dict[str, Any] = {
         "id": envelope.id,

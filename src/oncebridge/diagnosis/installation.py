@@ -1,4 +1,4 @@
-"""Judges an installation: what is good, what is wrong, and the promise that it gives to each handler."""
+"""Judges an installation: findings, good and bad, and the promise that it gives to each handler."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_right(findings: Iterable[Finding]) -> bool:
-    """Tell whether nothing must be changed; warnings are allowed."""
+    """Return whether nothing must be changed; warnings are allowed."""
     return all(finding.level is not Level.WRONG for finding in findings)
 
 
@@ -219,9 +219,9 @@ def promises(
 
         transactions: Whether the ledger can settle in a handler's own transaction.
 
-        at_sinks: What was found at each sink, by its name.
+        at_sinks: The findings at each sink, by its name.
 
-        of_topics: What was found of topics, by the pattern.
+        of_topics: The findings about topics, by the pattern.
 
     """
     judged = []
@@ -284,7 +284,7 @@ def _promise(handler: str, scheme: str, findings: Sequence[Finding], *, exact: b
 
 
 def _sink_promise(name: str, sink: SinkPromise, findings: Sequence[Finding], own: Sequence[Finding]) -> Promise:
-    """Join what a sink says of itself with what was found there, and at the ledger where that matters to it."""
+    """Join a sink's own promise with the findings about it, and about the ledger where that matters to it."""
     if sink.whatever_the_ledger:  # but it remembers no longer than the ledger does, and knows events by their keys
         findings = [one for one in findings if one.subject in (_RETENTION, _SECRET)]
     matter = [one for one in (*findings, *own) if one.weakens]
@@ -301,7 +301,7 @@ def _sink_promise(name: str, sink: SinkPromise, findings: Sequence[Finding], own
 
 
 def _keys_may_change(findings: Sequence[Finding]) -> bool:
-    """Tell whether an event may get another key: then no receiver knows it by the one that it has seen."""
+    """Return whether an event may get another key: then its receiver cannot recognise it."""
     return any(one.subject == _SECRET and one.weakens for one in findings)
 
 

@@ -1,7 +1,7 @@
 """Environment and file into settings: the only place that reads them.
 
 What a program gives wins over `ONCEBRIDGE_*`, that over `oncebridge.toml`, that over the defaults. Where none of the
-first three say anything, variables do that programs before this one had: `REDIS_HOST` with `REDIS_PORT` (6379) and
+first three say anything, the variables of earlier programs do: `REDIS_HOST` with `REDIS_PORT` (6379) and
 `REDIS_PASSWORD` (none), `DOWNSTREAM_URL` and `DLQ_EVENT_BUS`.
 """
 
@@ -168,7 +168,7 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
 
 
 def with_given(settings: Settings, **given: Any) -> Settings:
-    """Replace what is given, checked like any other; what is None was not given."""
+    """Replace the settings that are given, checked like any others; None means not given."""
     return _replaced(settings, _check_given(given))
 
 
@@ -184,21 +184,21 @@ def _replaced(settings: Settings, values: dict[str, Any]) -> Settings:
 #: The tables of the file that have variables, and where the names of these begin.
 VARIABLES: Final = {"": "ONCEBRIDGE_", "retry": "ONCEBRIDGE_RETRY_", "serve": "ONCEBRIDGE_SERVE_"}
 _TABLES: Final = ("retry", "serve", "topics", "sinks", "envelope")
-#: What only a program can give ready-made.
+#: Settings that only a program can give ready-made.
 _READY_MADE: Final = ("profiles", "sinks", "reshape")
 _SecretFile: TypeAlias = Annotated[Text, Meta(description="a file that holds the secret for keys")]
 
 
 @lru_cache(maxsize=3)
 def known_settings(table: str = "") -> dict[str, Any]:
-    """Return the types of the settings of a table by name; those that stand in no table unless one is named."""
+    """Return the types of the settings of a table by name; those outside of any table unless one is named."""
     if table:
         return declared(RetryPolicy if table == "retry" else ServeSettings)
     return {**declared(Settings), "secret_file": _SecretFile}
 
 
 def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check what a program gives like what the file says; what is None was not given."""
+    """Check a program's own settings like those of the file; None means not given."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         if value is None:

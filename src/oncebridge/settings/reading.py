@@ -26,7 +26,7 @@ Texts: TypeAlias = tuple[Text, ...]
 
 
 def read_by(read: Callable[[Any], Any], expected: str, *, shown: bool = True) -> Meta:
-    """Declare how a setting is read; `read` raises ValueError or TypeError for anything but what is expected.
+    """Declare how a setting is read; `read` raises ValueError or TypeError for anything else.
 
     A value that may be a secret, or hold one, is not shown in errors.
     """

@@ -46,7 +46,7 @@ def read_reference(reference: Any) -> Secret:
 
 
 def is_reference(value: object) -> bool:
-    """Tell whether a text names a secret rather than being the value itself."""
+    """Return whether a text names a secret rather than being the value itself."""
     return isinstance(value, str) and value.partition(":")[0] in _PLACES and ":" in value
 
 

@@ -122,7 +122,7 @@ class Agent:
         )
 
     def _publish_audit(self, moment_ms: int, before: Body) -> None:
-        """Publish that somebody changed the presence, as audits tell it."""
+        """Publish an audit of the change of presence."""
         changes = {"property": "presenceDefinitionId", "oldValues": [before["id"]]}
         body: Body = {
             "userId": self.user_id,
@@ -174,7 +174,7 @@ class Agents:
         return agent
 
     def give_back(self, agent: Agent) -> None:
-        """Let an agent be taken again, once everything said of them so far has been published."""
+        """Make an agent available again, once everything said of them so far has been published."""
         self._free.append(agent)
 
 

@@ -29,7 +29,7 @@ class Organization:
 
 
 class Participant(msgspec.Struct, frozen=True):
-    """Somebody in a conversation, with the session they are in it by."""
+    """One participant of a conversation, with their session."""
 
     id: str
     session_id: str
@@ -62,12 +62,12 @@ class Conversation:
         self._began_ms = 0
 
     def arrive(self, moment_ms: int) -> None:
-        """Let the customer call or write."""
+        """Begin the conversation: the customer calls or writes."""
         self._began_ms = moment_ms
         self._detail("customer.start", moment_ms, self._customer, divisionId=self._organization.division_id)
 
     def run_flow(self, moment_ms: int) -> int:
-        """Let the customer go through a flow; return when they leave it for the queue."""
+        """Lead the customer through a flow; return when they leave it for the queue."""
         dice, flow = self._dice, self._new_participant()
         ended_ms = moment_ms + dice.between(3000, 20_000)
         about = {
@@ -92,7 +92,7 @@ class Conversation:
         return ended_ms
 
     def wait(self, moment_ms: int, answered_by: Agent | None, answered_ms: int) -> None:
-        """Let the customer wait in the queue until an agent answers, or until they give up."""
+        """Keep the customer in the queue until an agent answers, or until they give up."""
         acd = self._new_participant()
         waited_ms = answered_ms - moment_ms
         self._detail("acd.start", moment_ms, acd, queueId=self._queue_id, divisionId=self._organization.division_id)
@@ -115,7 +115,7 @@ class Conversation:
         self._metric("tAbandon" if answered_by is None else "tAnswered", waited_ms, answered_ms, acd, purpose="acd")
 
     def answer(self, agent: Agent, began_ms: int, answered_ms: int) -> Leg:
-        """Let it ring at an agent, who answers."""
+        """Ring at an agent, who answers."""
         leg = Leg(agent, self._new_participant(), began_ms, answered_ms)
         about = {
             "userId": agent.user_id,
@@ -129,7 +129,7 @@ class Conversation:
         return leg
 
     def talk(self, leg: Leg) -> int:
-        """Let customer and agent speak, perhaps with a pause on hold; return when they end."""
+        """Connect customer and agent, perhaps with a pause on hold; return when they end."""
         dice = self._dice
         held_ms = leg.answered_ms + dice.between(8000, 60_000)
         ended_ms = held_ms + dice.between(8000, 120_000)
@@ -167,7 +167,7 @@ class Conversation:
         self._metric("tTalkComplete", talked_ms, moment_ms, leg.participant, purpose="agent", userId=leg.agent.user_id)
 
     def wrap_up(self, leg: Leg, moment_ms: int, times: int) -> int:
-        """Let the agent finish their notes; a conversation reopened so often tells it as many times."""
+        """Publish the agent's after-call work, once for each time that the conversation was reopened."""
         ended_ms = moment_ms + self._dice.between(2000, 20_000)
         code = self._dice.pick(self._organization.wrapup_codes)
         about = {"queueId": self._queue_id, "wrapupCode": code, "wrapupDurationMs": ended_ms - moment_ms}
@@ -182,7 +182,7 @@ class Conversation:
         return ended_ms
 
     def end(self, moment_ms: int) -> None:
-        """Let the customer go."""
+        """End the customer's part."""
         self._detail(
             "customer.end",
             moment_ms,
@@ -245,7 +245,7 @@ class Conversation:
         self._publisher.fact(_ATTRIBUTES, self._id, body, moment_ms)
 
     def _tell_outcomes(self, flow: Participant, about: Body, began_ms: int, ended_ms: int) -> None:
-        """Tell the outcomes of a flow: all at its end, and so with one event time."""
+        """Publish the outcomes of a flow: all at its end, and so with one event time."""
         for outcome_id in self._organization.outcome_ids[: self._dice.between(0, 2)]:
             reached_ms = began_ms + self._dice.between(100, 2500)
             self._detail(
@@ -266,7 +266,7 @@ class Conversation:
             )
 
     def _metric(self, name: str, value: int, moment_ms: int, who: Participant, **fields: str) -> None:
-        """Publish a metric, as far as anybody subscribed to it."""
+        """Publish a metric, if it is subscribed to."""
         if not self._dice.chance(_METRIC_WANTED):
             return
         shared = {

@@ -16,7 +16,7 @@ class Dice:
         self._draw = Random(seed).random
 
     def chance(self, probability: float) -> bool:
-        """Tell whether something of this probability happens."""
+        """Return whether something of this probability happens."""
         return self._draw() < probability
 
     def between(self, low: int, high: int) -> int:

@@ -36,7 +36,7 @@ class Road:
     republish: float = 0.1
     #: The same event under another envelope id and another partner source.
     second_integration: float = 0.1
-    #: Of every hundred events, a stretch comes again late, with a `replay-name`.
+    #: Of every hundred events, a stretch is delivered again late, with a `replay-name`.
     archive_replay: float = 0.2
     #: A delivery is held up, and later ones overtake it.
     reordering: float = 0.08
@@ -44,7 +44,7 @@ class Road:
     echo: float = 0.12
     #: Two different states of one entity in the same millisecond.
     tie: float = 0.02
-    #: An audit comes again with the same id and another content.
+    #: An audit is sent again with the same id and another content.
     conflict: float = 0.1
     #: A damaged copy arrives beside the sound one.
     unreadable: float = 0.0

@@ -38,7 +38,7 @@ class Publication(msgspec.Struct, frozen=True):
 
 
 class StateTopic(msgspec.Struct, frozen=True):
-    """A topic that tells how something is now."""
+    """A topic that says how something is now."""
 
     topic: str
     #: Makes a state another one, for ties.
@@ -83,7 +83,7 @@ class Publisher:
         self._waiting: list[tuple[int, int, Publication]] = []
 
     def until(self, moment_ms: int | None) -> Iterator[Publication]:
-        """Hand out what is published before this moment, or everything."""
+        """Hand out the events that are published before this moment, or all."""
         while self._waiting and (moment_ms is None or self._waiting[0][0] < moment_ms):
             yield heappop(self._waiting)[2]
 
@@ -127,7 +127,7 @@ class Publisher:
             changed: Which of the times changed last; echoes bring it again, a little later.
 
         Returns:
-            The times as last said: what is said next of this entity must not be older.
+            The times as last said: the next ones of this entity must not be older.
         """
         about = _About(kind, kind.topic.replace("{id}", user_id), entity_id, changed)
         if kind.stamp is None:

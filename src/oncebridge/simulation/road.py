@@ -85,7 +85,7 @@ def damage(line: bytes, dice: Dice) -> bytes:
 
 
 def travel(publications: Iterable[Publication], dice: Dice, road: Road) -> Iterator[Arrival]:
-    """Yield the arrivals in order, holding no more than what is under way."""
+    """Yield the arrivals in order, holding only those under way."""
     carrier = _Carrier(dice, road)
     for publication in publications:
         # Nothing arrives before it is published, so everything earlier is complete.

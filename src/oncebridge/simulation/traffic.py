@@ -68,7 +68,7 @@ class _Genesys:
         conversation.end(ended_ms)
 
     def _serve(self, conversation: Conversation, queued_ms: int, *, transferred: bool, closings: int) -> int:
-        """Let an agent answer, speak and wrap up, perhaps after passing on to another; return the end."""
+        """Play an agent's part: answer, speak, wrap up, perhaps pass on to another; return the end."""
         dice = self._dice
         began_ms = queued_ms + dice.between(500, 6000)
         answered_ms = began_ms + self._ringing_ms()

@@ -1,6 +1,6 @@
 """The verdict that each delivery must get: a second, independent telling of the rules.
 
-It shares no code with the bridge. It never reads a delivery: whoever made up the traffic knows which event,
+It shares no code with the bridge. It never reads a delivery: the maker of the traffic knows which event,
 entity, state and time each delivery carries, and says so.
 """
 
@@ -15,7 +15,7 @@ Verdict = Literal["fresh", "redelivery", "republish", "echo", "stale", "conflict
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an event by whoever made it up."""
+    """An event, as the maker of the traffic knows it."""
 
     #: The same number means the same event.
     identity: int
@@ -83,11 +83,11 @@ class Truth:
 
 
 def _within_window(times_ms: tuple[int, ...], others_ms: tuple[int, ...]) -> bool:
-    """Tell whether each time is within the echo window of its counterpart."""
+    """Return whether each time is within the echo window of its counterpart."""
     return all(abs(mine - other) <= ECHO_WINDOW_MS for mine, other in zip(times_ms, others_ms, strict=True))
 
 
 def _strictly_older(times_ms: tuple[int, ...], others_ms: tuple[int, ...]) -> bool:
-    """Tell whether no time is later than its counterpart, and at least one is earlier."""
+    """Return whether no time is later than its counterpart, and at least one is earlier."""
     pairs = list(zip(times_ms, others_ms, strict=True))
     return all(mine <= other for mine, other in pairs) and any(mine < other for mine, other in pairs)

@@ -26,7 +26,7 @@ KINDS: Final[dict[type[SinkSettings], tuple[str, str]]] = {
     WebhookSettings: ("webhook", "Webhook"),
     BusSettings: ("bus", "Bus"),
     QueueSettings: ("queue", "Queue"),
-    TableSettings: ("table", "make_table"),
+    TableSettings: ("table.sink", "make_table"),
 }
 
 
@@ -46,7 +46,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections; the sink may be used again."""
+        """Close connections; the sink may be used again."""
         ...
 
 
@@ -78,7 +78,7 @@ class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     breakers: Breakers
     ledger: Ledger
-    #: How long what was done is remembered.
+    #: How long the ledger remembers an event that is done.
     retention_us: int
 
 

@@ -1,7 +1,7 @@
 """Where a sink may send to: what its URL may be, and which addresses it may lead to.
 
 Addresses are judged as they were resolved, just before the connection, so that neither another spelling of an address
-nor a name that leads elsewhere the next time gets around it. The tables are our own: Python's change with its version.
+nor a name that leads elsewhere the next time gets around it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from oncebridge.errors import ConfigurationError, SaysWhy
@@ -22,17 +22,17 @@ class AddressForbidden(SaysWhy):
     """A host leads to an address that its sink must not connect to; nothing was sent."""
 
 
-class Kind(IntEnum):
+class AddressKind(IntEnum):
     """What an address is, from harmless to worst."""
 
     PUBLIC = 0
-    #: This machine, a network of one's own, or reserved for examples and the like.
+    #: This machine, a private network, or reserved for examples and the like.
     PRIVATE = 1
-    #: Nothing that takes webhooks: metadata of clouds, link-local, multicast, no address at all.
+    #: No receiver of webhooks: metadata of clouds, link-local, multicast, no address at all.
     NEVER = 2
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """Where a sink's URL leads."""
 
     scheme: str
@@ -47,10 +47,10 @@ class Place(NamedTuple):
 
     def __repr__(self) -> str:
         """Show no more than that."""
-        return f"<Place {self}>"
+        return f"<Endpoint {self}>"
 
 
-class Address(NamedTuple):
+class ResolvedAddress(NamedTuple):
     """A host as it was resolved."""
 
     family: int
@@ -64,13 +64,13 @@ _CHARACTERS: Final = re.compile(r"[\x21-\x5b\x5d-\x7e]+")  # no backslash: not a
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
-def read_place(url: str, setting: str, *, private: bool) -> Place:
+def read_endpoint(url: str, setting: str, *, private: bool) -> Endpoint:
     """Read a sink's URL; refuse what can be seen to be wrong before anything is sent.
 
     The URL itself is never shown: its path may hold a token, and a password may stand where none belongs.
     """
     if not _CHARACTERS.fullmatch(url):
-        raise ConfigurationError(f"{setting}: expected printable ASCII; percent-encode whatever else it holds")
+        raise ConfigurationError(f"{setting}: expected printable ASCII; percent-encode anything else")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -91,9 +91,9 @@ def read_place(url: str, setting: str, *, private: bool) -> Place:
             f"65535; names outside ASCII are written as xn--..."
         )
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    place = Place(parts.scheme, host, port or _PORTS[parts.scheme], target)
-    _check_at_once(place, setting, private=private)
-    return place
+    endpoint = Endpoint(parts.scheme, host, port or _PORTS[parts.scheme], target)
+    _check_at_once(endpoint, setting, private=private)
+    return endpoint
 
 
 def _is_host(host: str) -> bool:
@@ -105,15 +105,15 @@ def _is_host(host: str) -> bool:
         return False
 
 
-def _check_at_once(place: Place, setting: str, *, private: bool) -> None:
-    """Refuse what needs no name server to be seen."""
-    if place.scheme == "http" and not private:
+def _check_at_once(endpoint: Endpoint, setting: str, *, private: bool) -> None:
+    """Refuse a host that is wrong before any name server is asked."""
+    if endpoint.scheme == "http" and not private:
         raise ConfigurationError(
-            f"{setting}: http:// to {place} can be read and changed on its way; use https://, or set "
+            f"{setting}: http:// to {endpoint} can be read and changed on its way; use https://, or set "
             "private_addresses = true if it stays within a network of your own"
         )
     try:
-        check_addresses(place.host, _look_up(place.host, place.port, socket.AI_NUMERICHOST), private=private)
+        check_addresses(endpoint.host, _look_up(endpoint.host, endpoint.port, socket.AI_NUMERICHOST), private=private)
     except AddressForbidden as error:
         raise ConfigurationError(f"{setting}: {error}") from None
     except OSError:
@@ -123,13 +123,13 @@ def _check_at_once(place: Place, setting: str, *, private: bool) -> None:
 # --- which addresses a host leads to -----------------------------------------------------------------
 
 
-def resolve(host: str, port: int, seconds: float) -> list[Address]:
+def resolve(host: str, port: int, seconds: float) -> list[ResolvedAddress]:
     """Look a host up; raise OSError (TimeoutError in it) if that fails or takes longer than this."""
     try:
         return _look_up(host, port, socket.AI_NUMERICHOST)
     except OSError:
         pass
-    found: queue.SimpleQueue[list[Address] | OSError] = queue.SimpleQueue()
+    found: queue.SimpleQueue[list[ResolvedAddress] | OSError] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
@@ -148,19 +148,19 @@ def resolve(host: str, port: int, seconds: float) -> list[Address]:
     return answer
 
 
-def _look_up(host: str, port: int, flags: int) -> list[Address]:
+def _look_up(host: str, port: int, flags: int) -> list[ResolvedAddress]:
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return [Address(family, at) for family, _, _, _, at in answers]
+    return [ResolvedAddress(family, at) for family, _, _, _, at in answers]
 
 
-def check_addresses(host: str, addresses: list[Address], *, private: bool) -> None:
+def check_addresses(host: str, addresses: list[ResolvedAddress], *, private: bool) -> None:
     """Refuse a host if any of its addresses is one that its sink must not connect to."""
     for address in addresses:
         text = str(address.at[0])
         kind = judge(text)
-        if kind is Kind.NEVER:
+        if kind is AddressKind.NEVER:
             raise AddressForbidden(f"{host} leads to {text}, and nothing is ever sent to such an address")
-        if kind is Kind.PRIVATE and not private:
+        if kind is AddressKind.PRIVATE and not private:
             raise AddressForbidden(
                 f"{host} leads to {text}, which is not public (private_addresses = true would allow it)"
             )
@@ -168,99 +168,60 @@ def check_addresses(host: str, addresses: list[Address], *, private: bool) -> No
 
 # --- what an address is ------------------------------------------------------------------------------
 
-
-def judge(text: str) -> Kind:
-    """Tell what an address is; one that wraps another is what it wraps."""
-    address = ipaddress.ip_address(text)
-    if isinstance(address, ipaddress.IPv4Address):
-        return _judge_v4(int(address))
-    number = int(address)
-    if number == 1:
-        return Kind.PRIVATE  # the loopback; everything around it wraps an IPv4 address
-    wrapped = [_judge_v4((number >> shift ^ flip) & _V4) for shift, flip in _wrappings(address)]
-    if wrapped:
-        return max(wrapped)
-    kind = _judge_v6(address)
-    return max(kind, _judge_v4(number & _V4)) if _is_isatap(number) else kind
-
-
-_V4: Final = 0xFFFF_FFFF
-_V4_NEVER: Final = [
-    ipaddress.IPv4Network(text)
+#: Besides those that `ipaddress` knows as link-local, multicast or reserved.
+_NEVER: Final = [
+    ipaddress.ip_network(text)
     for text in (
         "0.0.0.0/8",  # this machine on Linux
         "168.63.129.16",  # Azure's own, though it looks public
-        "169.254.0.0/16",  # link-local, and metadata of nearly every cloud
         "192.0.0.192",  # Oracle's metadata
         "100.100.100.200",  # Alibaba's metadata
-        "224.0.0.0/4",  # multicast
-        "240.0.0.0/4",  # reserved, and broadcast
-    )
-]
-_V4_PRIVATE: Final = [
-    ipaddress.IPv4Network(text)
-    for text in (
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-    )
-]
-_V6_NEVER: Final = [
-    ipaddress.IPv6Network(text)
-    for text in (
-        "64:ff9b:1::/48",  # wraps IPv4 in a place that only its own network knows
+        "64:ff9b:1::/48",  # wraps IPv4 in a endpoint that only its own network knows
         "fd00:ec2::/32",  # Amazon's metadata and its like
         "fd00:42::42",  # Scaleway's
         "fd00:c1::a9fe:a9fe",  # Oracle's
         "fd20:ce::254",  # Google's
-        "fe80::/10",  # link-local
-        "ff00::/8",  # multicast
     )
 ]
-_V6_PUBLIC: Final = ipaddress.IPv6Network("2000::/3")  # the only part that is given out
-_V6_PRIVATE: Final = [ipaddress.IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "3fff::/20")]
-#: Networks whose addresses wrap one of IPv4: how far it is shifted, and what is flipped in it.
-_WRAPPINGS: Final = [
-    (ipaddress.IPv6Network(text), shift, flip)
-    for text, shift, flip in (
-        ("::/96", 0, 0),  # compatible, as it was once called
-        ("::ffff:0:0/96", 0, 0),  # mapped
-        ("::ffff:0:0:0/96", 0, 0),  # translated
-        ("64:ff9b::/96", 0, 0),  # NAT64
-        ("2002::/16", 80, 0),  # 6to4
-        ("2001::/32", 64, 0),  # Teredo: its server
-        ("2001::/32", 0, _V4),  # Teredo: its client
-    )
-]
+#: Not for the internet, though some versions of `ipaddress` call them global.
+_PRIVATE: Final = [ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")]
+_GIVEN_OUT: Final = ipaddress.IPv6Network("2000::/3")  # the only part of IPv6 that is
+#: Networks whose addresses end in one of IPv4, besides those that `ipaddress` unwraps: NAT64, compatible, translated.
+_ENDS_IN_V4: Final = [ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")]
+_LOOPBACK: Final = ipaddress.IPv6Address("::1")
+
+_IP: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def _judge_v4(number: int) -> Kind:
-    address = ipaddress.IPv4Address(number)
-    if any(address in network for network in _V4_NEVER):
-        return Kind.NEVER
-    return Kind.PRIVATE if any(address in network for network in _V4_PRIVATE) else Kind.PUBLIC
+def judge(text: str) -> AddressKind:
+    """Tell what an address is; one that wraps another is what it wraps."""
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv4Address):
+        return _judge_one(address)
+    return max(_judge_one(one) for one in _wrapped_by(address) or [address])
 
 
-def _judge_v6(address: ipaddress.IPv6Address) -> Kind:
-    if any(address in network for network in _V6_NEVER):
-        return Kind.NEVER
-    if address not in _V6_PUBLIC or any(address in network for network in _V6_PRIVATE):
-        return Kind.PRIVATE
-    return Kind.PUBLIC
+def _judge_one(address: _IP) -> AddressKind:
+    is_v4 = isinstance(address, ipaddress.IPv4Address)
+    if address.is_link_local or address.is_multicast or (is_v4 and address.is_reserved):
+        return AddressKind.NEVER
+    if any(address in network for network in _NEVER):
+        return AddressKind.NEVER
+    is_public = address.is_global and (is_v4 or address in _GIVEN_OUT)
+    if not is_public or any(address in network for network in _PRIVATE):
+        return AddressKind.PRIVATE
+    return AddressKind.PUBLIC
 
 
-def _wrappings(address: ipaddress.IPv6Address) -> list[tuple[int, int]]:
-    return [(shift, flip) for network, shift, flip in _WRAPPINGS if address in network]
-
-
-def _is_isatap(number: int) -> bool:
-    """Tell whether the interface part of an address wraps one of IPv4, under whatever prefix."""
-    return (number >> 32) & 0xFDFF_FFFF == 0x0000_5EFE  # noqa: PLR2004 - the mark of ISATAP, one bit of it left open
+def _wrapped_by(address: ipaddress.IPv6Address) -> list[_IP]:
+    """Return the addresses that decide about this one, if it wraps any."""
+    last = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    if address.teredo is not None:
+        return [*address.teredo]  # server and client
+    if address.ipv4_mapped is not None or address.sixtofour is not None:
+        return [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
+    if address != _LOOPBACK and any(address in network for network in _ENDS_IN_V4):
+        return [last]
+    # ISATAP wraps one under any prefix; one bit of its mark is left open.
+    is_isatap = (int(address) >> 32) & 0xFDFF_FFFF == 0x0000_5EFE  # noqa: PLR2004
+    return [address, last] if is_isatap else []

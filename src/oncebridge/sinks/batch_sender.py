@@ -1,7 +1,7 @@
 """Sends events or dead letters to one of Amazon's buses or queues: many in a call, and each has its own end.
 
-A call may succeed although entries of it do not, so every entry is looked up in the answer. What the answer leaves
-out has failed: sent again under the same key it may come twice, while what is taken for sent may never come.
+A call may succeed although some of its entries do not, so every entry is looked up in the answer. An entry that the
+answer leaves out has failed: sent again under the same key it may arrive twice, taken for sent it may never arrive.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class DestinationClosed(DestinationUnavailable, NoAttempt):
 _BUSY: Final = frozenset({Meaning.FULL, Meaning.THROTTLED, Meaning.FAILED})
 
 
-def trouble_with(place: str, code: str, meaning: Meaning, advice: str) -> SaysWhy:
+def error_for(destination: str, code: str, meaning: Meaning, advice: str) -> SaysWhy:
     """Turn an error into the end of an attempt. Amazon's own words are left out: they may quote the event."""
-    words = f"{place} answered {code}"
+    words = f"{destination} answered {code}"
     if meaning in _BUSY:
         return DestinationBusy(words, after_seconds=BUSY_SECONDS)
     if meaning is Meaning.REFUSED:
         return EntryRefused(words)
     if meaning is Meaning.UNREACHABLE:
-        return DestinationSilent(f"{place} did not answer ({code})")
+        return DestinationSilent(f"{destination} did not answer ({code})")
     if meaning is Meaning.UNKNOWN:
         return EntryDeferred(words)
     return DestinationClosed(f"{words}: {advice}")
@@ -107,10 +107,10 @@ class BatchSender(ABC, Generic[Item]):
     service: ClassVar[str]
     own_words: ClassVar[Mapping[Meaning, str]]
 
-    def __init__(self, name: str, place: str, client: LazyClient, breaker: Breaker) -> None:
+    def __init__(self, name: str, destination: str, client: LazyClient, breaker: Breaker) -> None:
         """Take its name in settings, the name of the bus or queue for people, the client and the breaker for it."""
         self._name = name
-        self._place = place
+        self._destination = destination
         self._client = client
         self._breaker = breaker
 
@@ -124,7 +124,7 @@ class BatchSender(ABC, Generic[Item]):
 
     def __repr__(self) -> str:
         """Show where it sends to, without the account."""
-        return f"<{type(self).__name__} {self._name} to {self._place}>"
+        return f"<{type(self).__name__} {self._name} to {self._destination}>"
 
     def __call__(self, item: Item) -> None:
         """Send one item."""
@@ -159,7 +159,7 @@ class BatchSender(ABC, Generic[Item]):
 
     def _checked(self, entry: Entry) -> Entry:
         if entry.size > BYTES_MAX:
-            raise EntryRefused(f"it has {entry.size:,} bytes, and {self._place} takes no more than {BYTES_MAX:,}")
+            raise EntryRefused(f"it has {entry.size:,} bytes, and {self._destination} takes no more than {BYTES_MAX:,}")
         return entry
 
     def _send(self, contents: list[dict[str, Any]]) -> list[Exception | None]:
@@ -190,7 +190,7 @@ class BatchSender(ABC, Generic[Item]):
         return trouble
 
     def _trouble(self, code: str, meaning: Meaning) -> SaysWhy:
-        return trouble_with(self._place, code, meaning, meaning.words(self.service, self.own_words))
+        return error_for(self._destination, code, meaning, meaning.words(self.service, self.own_words))
 
     def _after(self, error: Exception, contents: list[dict[str, Any]]) -> list[SaysWhy | None]:
         """Tell what a call that failed says of its entries."""

@@ -57,9 +57,9 @@ class BusSender(BatchSender[Item]):
         require_boto3(setting)
         self._bus = check_bus(bus, setting)
         self._look = BusLook(self._bus, context.clock, doubts=doubts)
-        place = f"bus {self._bus.rpartition('event-bus/')[2]}"
+        destination = f"bus {self._bus.rpartition('event-bus/')[2]}"
         client = LazyClient(lambda: bus_client(bus, setting))
-        super().__init__(name, place, client, context.breakers.of(f"bus {self._bus}"))
+        super().__init__(name, destination, client, context.breakers.of(f"bus {self._bus}"))
 
     def _call(self, contents: list[dict[str, Any]]) -> list[Failure | None]:
         client = self._client()

@@ -19,7 +19,7 @@ class NothingToSend(PermanentError, SaysWhy):
 
 
 def body_of(event: Event, search: Search | None) -> bytes:
-    """Return what is sent of an event: what its sink's expression finds, or all of it as it came."""
+    """Return the body to send for an event: the result of its sink's expression, or the event as it came."""
     if search is None:
         return event.raw
     found = search(event_tree(event))

@@ -16,5 +16,5 @@ class SinkPromise(msgspec.Struct, frozen=True):
 
     level: str
     why: str
-    #: Whether it holds whatever becomes of the ledger's claims, because the sink itself knows each event it has seen.
+    #: Whether it holds even if the ledger forgets its claims, because the sink itself knows each event it has seen.
     whatever_the_ledger: bool = False

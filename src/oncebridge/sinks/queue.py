@@ -49,9 +49,9 @@ class QueueSender(BatchSender[Item]):
         require_boto3(setting)
         self._url = check_queue(url, setting)
         self._is_fifo = self._url.endswith(".fifo")
-        place = f"queue {self._url.rpartition('/')[2]}"
+        destination = f"queue {self._url.rpartition('/')[2]}"
         client = LazyClient(lambda: queue_client(url, setting))
-        super().__init__(name, place, client, context.breakers.of(self._url))
+        super().__init__(name, destination, client, context.breakers.of(self._url))
 
     def _message(self, body: str, facts: Mapping[str, str | int], *, group: str, once_by: str) -> Entry:
         """Make a message; a FIFO queue keeps those of a group in order, and drops a repeat of `once_by`."""
@@ -84,7 +84,7 @@ class Queue(QueueSender["Event"]):
     def promise(self) -> SinkPromise:
         """How often an event takes effect there, and why."""
         why = "SQS may deliver a message twice, and one is sent again where an answer was lost"
-        key = "the attribute oncebridge_key stays the same, for whoever must know it again"
+        key = "the attribute oncebridge_key stays the same, for receivers that must recognise it"
         if self._is_fifo:
             why = (
                 "SQS drops a message that is sent again within five minutes of the first, by its "

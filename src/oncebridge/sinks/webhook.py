@@ -1,7 +1,7 @@
 """Sends events to a URL: one POST each, under a key that is the same however often it is tried.
 
-Over HTTP nobody can promise more than that: where an answer was lost the event is sent again, and a receiver that
-remembers `Idempotency-Key` lets it take effect once.
+HTTP allows no stronger promise: where an answer was lost the event is sent again, and takes effect once at a receiver
+that remembers `Idempotency-Key`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from oncebridge.breaker import Open
 from oncebridge.errors import MissingExtra, PermanentError, RetryLater, SaysWhy
 from oncebridge.settings.secrets import Secret
-from oncebridge.sinks.addresses import read_place
+from oncebridge.sinks.addresses import read_endpoint
 from oncebridge.sinks.event_tree import body_of
 from oncebridge.sinks.promise import EFFECTIVELY_ONCE, SinkPromise
 
 try:
-    from oncebridge.sinks.connections import Answer, Exchanges, ReceiverUnavailable
+    from oncebridge.sinks.exchange import Answer, Exchanges, ReceiverUnavailable
 except ModuleNotFoundError as error:
     if error.name != "urllib3":
         raise
@@ -37,12 +37,12 @@ SUCCESSES: Final = range(200, 300)
 #: Beside all of 5xx: others of 3xx and 4xx say that the same request will never be accepted.
 PASSING: Final = frozenset({408, 409, 425, 429})
 REFUSALS: Final = range(300, 500)
-#: These are about the receiver or whoever stands in front of it, not about one event.
+#: These are about the receiver or a proxy in front of it, not about one event.
 UNWELL: Final = frozenset({429, 502, 503, 504})
 
 
 class ReceiverOverloaded(RetryLater, ReceiverUnavailable):
-    """The receiver asks for a pause, or somebody in front of it cannot reach it."""
+    """The receiver asks for a pause, or a proxy in front of it cannot reach it."""
 
 
 class ReceiverDeferred(RetryLater, SaysWhy):
@@ -62,15 +62,15 @@ class Webhook:
         self._name = settings.name
         self._search = settings.body
         url = f"sink {settings.name}: url" if settings.name else "downstream_url"
-        self._place = read_place(settings.url, url, private=settings.private_addresses)
+        self._endpoint = read_endpoint(settings.url, url, private=settings.private_addresses)
         self._headers = _fixed_headers(settings)
         self._exchanges = Exchanges(
-            self._place,
+            self._endpoint,
             context.clock,
             timeout_seconds=settings.timeout_seconds,
             private_addresses=settings.private_addresses,
         )
-        self._breaker = context.breakers.of(str(self._place))
+        self._breaker = context.breakers.of(str(self._endpoint))
         self._not_before_us = 0
 
     @property
@@ -84,7 +84,7 @@ class Webhook:
 
     def __repr__(self) -> str:
         """Show the host, not the path or anything else that may be secret."""
-        return f"<Webhook {self._name or 'downstream_url'} to {self._place}>"
+        return f"<Webhook {self._name or 'downstream_url'} to {self._endpoint}>"
 
     def __call__(self, event: Event) -> None:
         """Post one event; return once the receiver has accepted it."""
@@ -98,7 +98,7 @@ class Webhook:
         self._exchanges.close()
 
     def _headers_of(self, event: Event) -> dict[str, str]:
-        """Add to the fixed headers what is known of this event, all of it made by ourselves."""
+        """Add the event's key, token and attempt, all made by ourselves, to the fixed headers."""
         return {
             **self._headers,
             # Two sinks at one host are two effects.
@@ -108,16 +108,16 @@ class Webhook:
         }
 
     def _keep_pause(self) -> None:
-        """Call nobody who has asked for a pause."""
+        """Do not call a receiver that has asked for a pause."""
         left_us = self._not_before_us - self._clock.monotonic_us()
         if left_us > 0:
-            raise Open(1, left_us, f"{self._place} asked for a pause")
+            raise Open(1, left_us, f"{self._endpoint} asked for a pause")
 
     def _judge(self, answer: Answer) -> None:
         """Turn an answer into the end of an attempt."""
         if answer.status in SUCCESSES:
             return
-        words = f"{self._place} answered {answer.status}"
+        words = f"{self._endpoint} answered {answer.status}"
         if answer.status in REFUSALS and answer.status not in PASSING:
             raise ReceiverRefused(words)
         seconds = seconds_to_wait(answer.retry_after, self._clock.now_us())
@@ -159,5 +159,5 @@ def _fixed_headers(settings: WebhookSettings) -> dict[str, str]:
 def _version() -> str:
     try:
         return version("oncebridge")
-    except PackageNotFoundError:  # sources that nobody installed
+    except PackageNotFoundError:  # run from sources, not installed
         return "0"

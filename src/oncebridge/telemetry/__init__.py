@@ -94,7 +94,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Telemetry:
-    """Writes moves to the log, and to whoever else listens."""
+    """Writes moves to the log, and hands them to observers."""
 
     def __init__(self, observers: tuple[Callable[[Move], None], ...] = ()) -> None:
         """Take observers, which are called with every move."""
@@ -105,28 +105,28 @@ class Telemetry:
         self._observers = (*self._observers, observer)
 
     def has(self, kind: type) -> bool:
-        """Tell whether an observer of this kind is there already."""
+        """Return whether an observer of this kind is there already."""
         return any(isinstance(observer, kind) for observer in self._observers)
 
     @property
     def observed(self) -> bool:
-        """Whether anybody counts."""
+        """Whether there are observers that count."""
         return bool(self._observers)
 
     @property
     def listening(self) -> bool:
-        """Whether anybody wants moves: making them costs time that nobody may have asked for."""
+        """Whether moves are wanted at all: making them costs time."""
         return bool(self._observers) or logger.isEnabledFor(logging.INFO)
 
     def record(self, move: Move) -> None:
-        """Tell everybody of one move, and write it to the log."""
+        """Hand one move to every observer, and write it to the log."""
         self.observe(move)
         if logger.isEnabledFor(logging.INFO):
             fields = {name: value for name, value in msgspec.structs.asdict(move).items() if value not in (None, "")}
             logger.info(move.move, extra={"oncebridge": fields})
 
     def observe(self, move: Move) -> None:
-        """Tell those who count of one move."""
+        """Hand one move to the observers that count."""
         for observer in self._observers:
             try:
                 observer(move)
@@ -136,7 +136,7 @@ class Telemetry:
                 logger.exception("an observer failed; the event is not affected")
 
     def warn(self, message: str, **fields: object) -> None:
-        """Tell of something that is not a move, but that somebody should know."""
+        """Log a warning that is not about a move."""
         logger.warning(visible(message), extra={"oncebridge": fields})
 
 

@@ -1,6 +1,6 @@
 """What moves add up to in this process: one aggregate for every way out, so that no two of them disagree.
 
-Topics come from outside, and so does whatever somebody puts into one; as labels they are few, and plain.
+Topics come from outside and may hold any text; as labels they are few, and plain.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Topics:
 
 
 def _is_plain(topic: str) -> bool:
-    """Tell whether a text looks like a topic, and like no number, id or address of anybody."""
+    """Return whether a text looks like a topic, and not like a number, an id or an address."""
     few_digits = sum(map(str.isdigit, topic)) <= TOPIC_DIGITS_MAX
     return few_digits and len(topic) <= TOPIC_LENGTH_MAX and _PLAIN.fullmatch(topic) is not None
 
@@ -85,7 +85,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class Count(NamedTuple):
-    """Something that is counted: moves of one kind, told apart by labels."""
+    """Something that is counted: moves of one kind, by labels."""
 
     name: str
     explained: str
@@ -224,7 +224,7 @@ _Place: TypeAlias = tuple[
 
 
 class Totals:
-    """What was counted and measured since the beginning, or since it was last taken; by name, then by labels."""
+    """All counts and measures since the beginning, or since they were last taken; by name, then by labels."""
 
     def __init__(self, *, each: bool) -> None:
         """Start at nought; `each` keeps every value of a spread."""
@@ -234,7 +234,7 @@ class Totals:
         self._places: dict[tuple[str | None, ...], _Place] = {}
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything."""
+        """Return whether there is anything."""
         return any(self.counts.values()) or any(self.spreads.values())
 
     def add(self, move: Move, topic: str) -> None:
@@ -283,7 +283,7 @@ class Packed(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, totals: Totals) -> Packed:
-        """Pack what was counted; single values are left behind."""
+        """Pack the counts; single values are left behind."""
         return cls(
             {name: list(counts.items()) for name, counts in totals.counts.items()},
             {
@@ -315,10 +315,10 @@ class Counts:
         forks.register(self)
 
     def before_fork(self) -> None:
-        """Do nothing: what was counted stays the parent's."""
+        """Do nothing: the counts stay the parent's."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Begin anew in the child: whoever adds both up would count twice."""
+        """Begin anew in the child: the sum of both would count moves twice."""
         if in_child:
             self._totals = Totals(each=self._totals.each)
             self._lock = threading.Lock()
@@ -330,12 +330,12 @@ class Counts:
             self._totals.add(move, topic)
 
     def read(self) -> Totals:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         with self._lock:
             return self._totals.copy()
 
     def take(self) -> Totals:
-        """Return what was counted, and begin again."""
+        """Return the counts, and begin again."""
         with self._lock:
             taken, self._totals = self._totals, Totals(each=self._totals.each)
             return taken

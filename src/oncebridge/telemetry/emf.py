@@ -65,7 +65,7 @@ class EmbeddedMetrics:
                 self._oldest_ms = max(self._oldest_ms or 0, move.age_ms)
 
     def flush(self) -> None:
-        """Write what was counted since the last time; nothing if there was nothing. Never fails an invocation."""
+        """Write the counts since the last time; nothing if there are none. Never fails an invocation."""
         with self._writing:
             oldest_ms, self._oldest_ms = self._oldest_ms, None
         made = documents(
@@ -91,7 +91,7 @@ def documents(
 ) -> list[dict[str, Any]]:
     """Write totals as documents: one of the whole, more of it for many values, and one per topic, verdict and outcome.
 
-    No number stands in two of them, so whoever adds up log lines gets what CloudWatch gets.
+    No number is in two of them, so the sum over log lines is CloudWatch's.
     """
     made: list[dict[str, Any]] = []
     for properties, metrics in [*_whole(totals, oldest_ms), *_groups(totals)]:
@@ -109,7 +109,7 @@ def documents(
 
 
 def _whole(totals: Totals, oldest_ms: int | None) -> Iterator[Content]:
-    """Yield what is kept by function alone; nothing if nothing was counted, and nothing handed back."""
+    """Yield the metrics without a dimension but the function; none if nothing was counted or handed back."""
     if not totals and oldest_ms is None:
         return
     columns: Counter[str] = Counter()

@@ -25,8 +25,8 @@ _NAMES: Final = {"handler_seconds": "handler.duration", "event_age_seconds": "ev
 def observe_with_otel(telemetry: Telemetry, clock: Clock, known: Iterable[str] = ()) -> None:
     """Add what counts for OpenTelemetry, once, if the program has given it somewhere to send things.
 
-    It is looked for only where it is loaded already: whoever has set it up has loaded it, and for the others that would
-    take longer than everything else at a cold start.
+    It is looked for only where it is loaded already: a program that has set it up has loaded it, and for others that
+    would take longer than everything else at a cold start.
     """
     if "opentelemetry" not in sys.modules or telemetry.has(OpenTelemetry):
         return
@@ -34,7 +34,7 @@ def observe_with_otel(telemetry: Telemetry, clock: Clock, known: Iterable[str] =
         from opentelemetry import metrics, trace
 
         meters, tracers = metrics.get_meter_provider(), trace.get_tracer_provider()
-        # Providers from the API's own modules only stand in for real ones.
+        # Providers from the API's own modules are placeholders for real ones.
         if type(meters).__module__.startswith(metrics.__name__) and type(tracers).__module__.startswith(trace.__name__):
             return
         telemetry.add(OpenTelemetry(meters.get_meter("oncebridge"), tracers.get_tracer("oncebridge"), clock, known))

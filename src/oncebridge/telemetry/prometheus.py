@@ -48,7 +48,7 @@ class Prometheus:
         self._counts(move)
 
     def gauge(self, name: str, explained: str, read: Callable[[], float]) -> None:
-        """Show a number as `oncebridge_NAME`, asked for anew each time; where it cannot be told it is left out."""
+        """Show a number as `oncebridge_NAME`, read anew each time; where it is unknown it is left out."""
         self._gauges[name] = (explained, read)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> Served:
@@ -78,7 +78,7 @@ class Prometheus:
 
 
 def families(totals: Totals) -> Iterator[Metric]:
-    """Write what was counted and measured as the library has it."""
+    """Write counts and measures in the form of the library."""
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     for count in COUNTS.values():

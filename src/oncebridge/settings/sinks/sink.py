@@ -11,7 +11,9 @@ from oncebridge.settings.reading import Text, read_by
 Body: TypeAlias = Annotated[
     Search | None,
     read_by(read_expression, "a JMESPath expression over the envelope, such as detail.eventBody"),
-    Meta(description="what is sent, as a JMESPath expression over the envelope; without it the envelope as it came"),
+    Meta(
+        description="the body to send, as a JMESPath expression over the envelope; without it the envelope as it came"
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ from oncebridge.settings.sinks.sink import SinkSettings
 #: As `database`: the ledger's own, in the very transaction that settles.
 LEDGER: Final = "ledger"
 #: Schemes of URLs that a table may be at.
-SCHEMES: Final = ("postgresql", "postgres", "sqlite")
+SCHEMES: Final = ("postgresql", "postgres")
 _NAME_BYTES_MAX: Final = 63  # Postgres cuts longer ones off, and says nothing
 
 
@@ -49,8 +49,8 @@ def _read_key(value: Any) -> tuple[str, ...]:
 
 _NAMED: Final = f"letters, digits, _ and $, up to {_NAME_BYTES_MAX} bytes, as the database spells it"
 _DATABASE: Final = (
-    "ledger, a URL such as postgresql://user@host/database or sqlite:////var/lib/desk.db, or where one is: "
-    "env:DATABASE_URL, file:PATH or secretsmanager:ID"
+    "ledger, a URL such as postgresql://user@host/database, or where one is: env:DATABASE_URL, file:PATH or "
+    "secretsmanager:ID"
 )
 _Database: TypeAlias = Annotated[str, read_by(read_text, _DATABASE, shown=False)]
 _Column: TypeAlias = Annotated[str, read_by(_read_name, f"the name of a column: {_NAMED}")]
@@ -137,12 +137,17 @@ def _read_database(value: Any, where: str) -> str | Secret:
 
 
 def _check_url(url: str, where: str) -> bool:
-    """Refuse what is no database's URL, without showing it; tell whether it holds a password."""
+    """Refuse anything but a database's URL, without showing it; return whether it holds a password."""
     try:
         parts = urlsplit(url)
         secrets = [name for name, _ in parse_qsl(parts.query) if name in ("password", "sslpassword")]
     except ValueError:
         parts = None
+    if parts is not None and parts.scheme == "sqlite":
+        raise ConfigurationError(
+            f"{where}: a table in SQLite is written in the ledger's own file alone; use a sqlite:// ledger, make the "
+            'table in its file, and set database = "ledger", or use a postgresql:// database'
+        )
     if parts is None or parts.scheme not in SCHEMES or not url.startswith(f"{parts.scheme}://"):
         raise ConfigurationError(f"{where}: expected {_DATABASE}")
     return parts.password is not None or bool(secrets)

@@ -1,7 +1,7 @@
-"""Messages from an SQS queue: received, worked off by several workers, and deleted when all they hold is settled.
+"""Messages from an SQS queue: received, processed by several workers, and deleted when all they hold is settled.
 
-What is not acknowledged waits here for its next try and stays hidden, so that SQS' own count of receives does not
-grow with our attempts, and its dead-letter queue gets nothing that is still being tried.
+A message that is not acknowledged waits here for its next try and stays hidden, so that SQS' own count of receives does
+not grow with our attempts, and its dead-letter queue gets nothing that is still being tried.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oncebridge.engine.limits import GOES_ON
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.retry import RetryPolicy
 from oncebridge.sources.sqs.in_flight import InFlight, Message, new_message, wait_us
-from oncebridge.sources.sqs.queue import AT_ONCE, QueueTrouble
+from oncebridge.sources.sqs.queue import AT_ONCE, QueueError
 from oncebridge.sources.sqs.visibility import Visibility
 from oncebridge.sources.unwrap import unwrap
 
@@ -37,7 +37,7 @@ _DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, cap_seconds=5.0)
 
 
 class QueueRun:
-    """Works a queue off: until it is empty, if so told, or until the flow is told to stop."""
+    """Processes a queue until the flow is stopped or, if wanted, until the queue is empty."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class QueueRun:
 
             until_empty: Whether to end when the queue has nothing more.
 
-            receive: Told how many deliveries have arrived.
+            receive: Gets the number of deliveries that have arrived.
 
-            account: Told what became of deliveries.
+            account: Gets the results of deliveries.
 
-            say: Told what a person should know.
+            say: Gets messages for people.
 
         """
         self._flow = flow
@@ -168,7 +168,7 @@ class QueueRun:
             asked_us = self._clock.monotonic_us()
             try:
                 received = self._queue.receive(number, self._visibility.seconds)
-            except QueueTrouble as trouble:
+            except QueueError as trouble:
                 if not trouble.passing and not self._reached:
                     raise ConfigurationError(str(trouble)) from None
                 self._queue_outage.began(f"{trouble}; trying again until it answers", self._clock.monotonic_us())
@@ -193,7 +193,7 @@ class QueueRun:
         deliveries = [self._flow.read(raw) for raw in raws]
         return new_message(self._number, received, deliveries, now_us, self._visibility.seconds * 1_000_000)
 
-    def _say_if_refused(self, trouble: QueueTrouble) -> None:
+    def _say_if_refused(self, trouble: QueueError) -> None:
         """Say once what will not pass by itself; an outage is noticed, and said, where messages are received."""
         if not trouble.passing and str(trouble) not in self._said:
             self._said.add(str(trouble))
@@ -250,7 +250,7 @@ class QueueRun:
                 return
 
     def _conclude(self, share: list[Message]) -> None:
-        """Delete what is over, and let the rest wait for its next try."""
+        """Delete messages that are over; the rest wait for their next try."""
         now_us = self._clock.monotonic_us()
         over = [message for message in share if message.is_over]
         for message in share:
@@ -266,7 +266,7 @@ class QueueRun:
             self.in_flight.forget(over)
 
     def _delete(self, messages: list[Message]) -> None:
-        """Delete messages; what SQS does not delete comes again, and is known as a duplicate then."""
+        """Delete messages; those that SQS does not delete are redelivered, and recognised as duplicates then."""
         attempt, refused = 1, 0
         while True:
             messages, not_ours = self._not_deleted(messages)
@@ -285,7 +285,7 @@ class QueueRun:
         """Delete once; return what may be tried again, and how many SQS no longer takes for ours."""
         try:
             failed = self._queue.delete([message.receipt for message in messages])
-        except QueueTrouble as trouble:
+        except QueueError as trouble:
             self._say_if_refused(trouble)
             return messages, 0
         again = [messages[one.at] for one in failed if one.passing]

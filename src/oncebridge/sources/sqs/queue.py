@@ -26,7 +26,7 @@ _SETTING: Final = "QUEUE_URL"
 # --- what goes wrong ---------------------------------------------------------------------------------
 
 
-class QueueTrouble(Exception):
+class QueueError(Exception):
     """A call failed, in words for people; `passing` if it may be over by itself."""
 
     def __init__(self, words: str, *, passing: bool) -> None:
@@ -49,11 +49,11 @@ _OWN_WORDS: Final = {
 }
 
 
-def translate_error(error: Exception, url: str) -> QueueTrouble:
+def translate_error(error: Exception, url: str) -> QueueError:
     """Return our own error for one of boto3's. Its words are left out: a refused signature quotes the token."""
     meaning = meaning_of(error)
     words = f"queue {url}: {meaning.words('SQS', _OWN_WORDS)} ({code_of(error)})"
-    return QueueTrouble(words, passing=meaning.passes)
+    return QueueError(words, passing=meaning.passes)
 
 
 # --- calls -------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Queue:
             client = LazyClient(
                 lambda: queue_client(url, _SETTING, read_seconds=poll_seconds + ANSWER_SECONDS, connections=connections)
             )
-            client()  # what is wrong with its settings is said now
+            client()  # wrong settings are said now
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
@@ -126,16 +126,16 @@ class Queue:
         ]
 
     def delete(self, receipts: Sequence[str]) -> list[Failed]:
-        """Delete up to ten messages; return what was not."""
+        """Delete up to ten messages; return those that were not."""
         return self._in_batch("delete_message_batch", [{"ReceiptHandle": receipt} for receipt in receipts])
 
     def hide(self, seconds: Sequence[tuple[str, int]]) -> list[Failed]:
-        """Keep up to ten messages hidden for so many seconds from now, 0: not at all; return what was not."""
+        """Hide up to ten messages for so many seconds from now, 0: not at all; return those that were not."""
         entries = [{"ReceiptHandle": receipt, "VisibilityTimeout": number} for receipt, number in seconds]
         return self._in_batch("change_message_visibility_batch", entries)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._client.close()
 
     def _in_batch(self, operation: str, entries: list[dict[str, Any]]) -> list[Failed]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from oncebridge.sources.sqs.queue import AT_ONCE, HIDDEN_SECONDS_MAX, QueueTrouble
+from oncebridge.sources.sqs.queue import AT_ONCE, HIDDEN_SECONDS_MAX, QueueError
 
 if TYPE_CHECKING:
     import threading
@@ -38,7 +38,7 @@ class Visibility:
         clock: Clock,
         *,
         lease_us: int,
-        on_trouble: Callable[[QueueTrouble], None],
+        on_trouble: Callable[[QueueError], None],
         on_let_go: Callable[[Message, str], None],
     ) -> None:
         """Take the queue, the messages, and whom to tell that SQS fails, or that a message is no longer kept."""
@@ -91,7 +91,7 @@ class Visibility:
         now_us = self._clock.monotonic_us()
         try:
             failed = {one.at: one for one in self._queue.hide([(one.receipt, number) for one, number in messages])}
-        except QueueTrouble as trouble:
+        except QueueError as trouble:
             self._on_trouble(trouble)
             return False
         for at, (message, number) in enumerate(messages):
@@ -108,7 +108,7 @@ class Visibility:
         for some in in_tens([(one, self._seconds_to_wait(one, now_us)) for one in messages]):
             try:
                 taken += len(some) - len(self._queue.hide([(one.receipt, number) for one, number in some]))
-            except QueueTrouble as trouble:
+            except QueueError as trouble:
                 self._on_trouble(trouble)
                 break  # they come again by themselves, only later
         return len(messages) - taken

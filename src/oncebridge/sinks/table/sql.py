@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Beside the user's table: which events have taken effect in it.
 EFFECTS: Final = "oncebridge_effects"
+#: How many old keys are forgotten in one statement: few enough to hold nothing up.
+FORGET_AT_ONCE: Final = 500
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -24,12 +26,12 @@ class Dialect(msgspec.Struct, frozen=True):
     value: str
     #: Equal, where NULL equals NULL.
     same: str
-    #: A column's name -> what is written behind it, so that texts are compared by their bytes.
+    #: A column's name -> the text written behind it, so that texts are compared by their bytes.
     by_bytes: Callable[[str], str]
 
 
 def quoted(name: str) -> str:
-    """Write a name so that it stands for itself, whatever it is."""
+    """Write a name so that it stands for itself, reserved words too."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -48,7 +50,7 @@ def write_row(settings: TableSettings, dialect: Dialect, table: str, *, source: 
     """Write the statement for one event: a new row, or the newest state of one that is there.
 
     Args:
-        settings: Which columns, and which of them are the key and say what is newer.
+        settings: Which columns, and which of them are the key and decide which row is newer.
 
         dialect: Of the engine.
 
@@ -77,10 +79,10 @@ def _list(columns: tuple[str, ...] | list[str]) -> str:
 
 
 def _is_newer(settings: TableSettings, dialect: Dialect) -> str:
-    """Write when a row takes the place of the one that is kept: whatever order they come in, the same one stays.
+    """Write when a row replaces the one that is kept: in any order of arrival the same one stays.
 
     NULL is older than anything, so a row without a time never hides one that has it. Where `newest` is equal `tie`
-    decides in the same way, and what is equal in both may take its own place.
+    decides in the same way, and a row that is equal in both may replace itself.
     """
     assert settings.newest is not None
     new, kept = _sides(settings.newest, dialect)

@@ -1,36 +1,35 @@
-"""Writes events into a table of the user's own Postgres or SQLite, exactly once.
+"""Writes events into a table of the user's own, exactly once.
 
-In the ledger's own database a row is written in the very transaction that settles its event. In any other one its key
-is written in the same transaction, into a small table beside the user's, and an event whose key is there is done:
-whatever a ledger forgets or grants twice, and whichever answer is lost on the way.
+In the ledger's own database, Postgres or SQLite, a row is written in the very transaction that settles its event. In
+another Postgres the event's key is written in the transaction of the row, into a small table beside the user's, and an
+event whose key is there is done: whatever a ledger forgets or grants twice, and whichever answer is lost on the way.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from oncebridge.errors import ConfigurationError, MissingExtra, SaysWhy
 from oncebridge.identity import key_bytes
-from oncebridge.ledgers import scheme_of
 from oncebridge.ledgers.findings import Finding, wrong
 from oncebridge.ledgers.protocol import TransactsInSQL
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.sinks.table import LEDGER
-from oncebridge.sinks.databases import FORGET_AT_ONCE, UNAVAILABLE
 from oncebridge.sinks.promise import EXACTLY_ONCE, SinkPromise
-from oncebridge.sinks.rows import values_of
-from oncebridge.sinks.sql import EFFECTS
-from oncebridge.sinks.sqlite import SQLiteDatabase, SQLiteTable
-from oncebridge.sinks.sqlite import examine_table as examine_sqlite_table
+from oncebridge.sinks.table.failures import UNAVAILABLE
+from oncebridge.sinks.table.sql import EFFECTS, FORGET_AT_ONCE
+from oncebridge.sinks.table.sqlite import SQLiteTable
+from oncebridge.sinks.table.sqlite import examine_table as examine_sqlite_table
+from oncebridge.sinks.table.values import values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from oncebridge.event import Event
     from oncebridge.settings.sinks.table import TableSettings
     from oncebridge.sinks import SinkContext
-    from oncebridge.sinks.databases import Database, Table
+    from oncebridge.sinks.table.postgres import PostgresDatabase
 
 #: So often old keys are looked for, and more of them are forgotten than were written meanwhile.
 FORGET_EVERY: Final = 200
@@ -42,11 +41,11 @@ def make_table(settings: TableSettings, context: SinkContext) -> TableInLedger |
 
 
 def found_or_said(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Pass on what is found; a database that cannot be looked at is a finding too."""
+    """Pass findings on; a database that cannot be looked at is one too."""
     try:
         yield from findings
     except SaysWhy as error:
-        yield wrong("database", str(error), "let it be reached from here, then look again")
+        yield wrong("database", str(error), "make it reachable from here, then look again")
 
 
 # --- in the ledger's own database ------------------------------------------------------------------------
@@ -78,7 +77,7 @@ class TableInLedger:
         return SinkPromise(EXACTLY_ONCE, "its row is committed together with the end of its claim, or neither is")
 
     def __call__(self, event: Event, transaction: Any) -> None:
-        """Write one event; whoever gave the transaction commits it."""
+        """Write one event; the caller commits the transaction."""
         values = values_of(event, self._settings)
         with self._breaker.attempt(*UNAVAILABLE):
             self._table.write(transaction, values)
@@ -92,7 +91,7 @@ class TableInLedger:
         if path is not None:
             yield from examine_sqlite_table(self._settings, path)
         elif address is not None:
-            from oncebridge.sinks.postgres import examine_table as examine_postgres_table
+            from oncebridge.sinks.table.postgres import examine_table as examine_postgres_table
 
             yield from examine_postgres_table(self._settings, address, self._context.clock)
 
@@ -100,15 +99,23 @@ class TableInLedger:
         """Do nothing: connections are the ledger's."""
 
 
-def _table(settings: TableSettings, ledger: TransactsInSQL) -> Table:
+class RowWriter(Protocol):
+    """Writes a row in a transaction of the ledger's."""
+
+    def write(self, connection: Any, values: Sequence[Any]) -> None:
+        """Write one row."""
+        ...
+
+
+def _table(settings: TableSettings, ledger: TransactsInSQL) -> RowWriter:
     if ledger.dialect == "sqlite":
         return SQLiteTable(settings, "the ledger's file")
-    from oncebridge.sinks.postgres import PostgresTable  # here if the ledger is
+    from oncebridge.sinks.table.postgres import PostgresTable  # here if the ledger is
 
     return PostgresTable(settings, "the ledger's database")
 
 
-# --- in any other ----------------------------------------------------------------------------------------
+# --- in another Postgres ----------------------------------------------------------------------------------------
 
 
 class TableElsewhere:
@@ -137,7 +144,7 @@ class TableElsewhere:
         """Write one event, unless that was done before."""
         values = values_of(event, self._settings)
         key = key_bytes(event.key)
-        assert key is not None, "whatever is handed to a handler has a key"
+        assert key is not None, "every event that a handler gets has a key"
         with self._breaker.attempt(*UNAVAILABLE):
             self._database.write_once(key, values)
         self._written += 1
@@ -146,7 +153,7 @@ class TableElsewhere:
                 self._database.forget(self._retention_us, waits=False)
 
     def migrate(self) -> None:
-        """Make the table of keys, where it does not make itself."""
+        """Make the table of keys."""
         self._database.migrate()
 
     def purge(self, *, older_than_us: int) -> int:
@@ -158,20 +165,18 @@ class TableElsewhere:
         return forgotten
 
     def examine(self) -> Iterator[Finding]:
-        """Look at the table, its keys, and the server or file."""
+        """Look at the table, its keys, and the server."""
         yield from found_or_said(self._database.examine())
 
     def close(self) -> None:
-        """Let go of connections; the sink may be used again."""
+        """Close connections; the sink may be used again."""
         self._database.close()
 
 
-def _database(settings: TableSettings, context: SinkContext) -> Database:
+def _database(settings: TableSettings, context: SinkContext) -> PostgresDatabase:
     url = settings.database.value if isinstance(settings.database, Secret) else settings.database
-    if scheme_of(url) == "sqlite":
-        return SQLiteDatabase(settings, url, context.clock)
     try:
-        from oncebridge.sinks.postgres import PostgresDatabase
+        from oncebridge.sinks.table.postgres import PostgresDatabase
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("oncebridge"):
             raise
@@ -180,3 +185,28 @@ def _database(settings: TableSettings, context: SinkContext) -> Database:
             "pip install 'oncebridge[postgres]'"
         ) from None
     return PostgresDatabase(settings, url, context.clock)
+
+
+# --- upkeep ----------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class NeedsUpkeep(Protocol):
+    """A sink with a table of its own, which `oncebridge migrate` makes and `oncebridge purge` keeps small."""
+
+    @property
+    def name(self) -> str:
+        """Its name in settings."""
+        ...
+
+    def migrate(self) -> None:
+        """Make missing tables; safe to repeat, and while workers run."""
+        ...
+
+    def purge(self, *, older_than_us: int) -> int:
+        """Forget keys that were written longer ago than that; return how many."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...

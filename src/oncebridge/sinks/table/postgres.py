@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -19,8 +20,8 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
 from oncebridge.ledgers.postgres.troubles import UNPREPARED, first_line, said
-from oncebridge.sinks.databases import (
-    FORGET_AT_ONCE,
+from oncebridge.sinks.table.examine import examine_postgres
+from oncebridge.sinks.table.failures import (
     UNAVAILABLE,
     DatabaseUnavailable,
     RowRefused,
@@ -28,9 +29,8 @@ from oncebridge.sinks.databases import (
     WriteFailed,
     WriteInterrupted,
 )
-from oncebridge.sinks.postgres_examine import examine
-from oncebridge.sinks.rows import as_json, as_text
-from oncebridge.sinks.sql import EFFECTS, Dialect, parts_of, qualified, quoted, write_row
+from oncebridge.sinks.table.sql import EFFECTS, FORGET_AT_ONCE, Dialect, parts_of, qualified, quoted, write_row
+from oncebridge.sinks.table.values import as_json, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -101,7 +101,7 @@ class PostgresTable:
 
     def write(self, connection: psycopg.Connection[Any], values: Sequence[Any]) -> None:
         """Write one row, in the transaction that the connection is in."""
-        with self.in_our_words(self.columns), _in_time(connection):
+        with self.errors_translated(self.columns), _in_time(connection):
             found = self.found(connection)
             with connection.pipeline():
                 run(connection, _patience(LOCK_SECONDS))
@@ -140,14 +140,14 @@ class PostgresTable:
         )
 
     @contextmanager
-    def in_our_words(self, parameters: Sequence[str]) -> Iterator[None]:
+    def errors_translated(self, parameters: Sequence[str]) -> Iterator[None]:
         """Turn Postgres' errors into ours; `parameters` are the columns that the statement's values are for."""
         try:
             yield
         except psycopg.Error as error:
-            ours = translated(error, self._settings, parameters, self._place)
+            ours = translate_error(error, self._settings, parameters, self._place)
             if isinstance(ours, UNAVAILABLE):
-                self._found = None  # whoever mends it may change the table
+                self._found = None  # a repair may change the table
             raise ours from error
 
 
@@ -210,17 +210,19 @@ class PostgresDatabase:
 
     def examine(self) -> Iterator[Finding]:
         """Look at the table, its keys and the server."""
-        yield from self._call(lambda connection: list(examine(connection, self._settings, with_effects=True)))
+        yield from self._call(
+            lambda connection: list(examine_postgres(partial(run, connection), self._settings, with_effects=True))
+        )
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._connections.close()
 
     def _call(self, work: Callable[[LedgerConnection], _Result], time_us: int | None = None) -> _Result:
-        """Do something on a connection that works; what was done already is known by its key, so again is safe."""
+        """Do something on a connection that works; a repeat is safe: a row that is written is known by its key."""
         self._connections.open()
         until_us = self._clock.monotonic_us() + (ANSWER_US if time_us is None else time_us)
-        with self._table.in_our_words(self._parameters):
+        with self._table.errors_translated(self._parameters):
             try:
                 return self._on_one(work, until_us)
             except UNPREPARED:  # a pooler is between that gives each transaction another connection
@@ -271,13 +273,13 @@ def examine_table(settings: TableSettings, address: Address, clock: Clock) -> It
     connections = Connections(address, clock, autocommit=False)
     table = PostgresTable(settings, address)
     until_us = clock.monotonic_us() + ANSWER_US
-    with table.in_our_words(table.columns), connections.one(until_us) as connection:
-        findings = list(examine(connection, settings, with_effects=False))
+    with table.errors_translated(table.columns), connections.one(until_us) as connection:
+        findings = list(examine_postgres(partial(run, connection), settings, with_effects=False))
     yield from findings
 
 
 def run(connection: psycopg.Connection[Any], statement: str, values: Sequence[Any] = ()) -> list[TupleRow]:
-    """Run one statement, whatever somebody has set on the connection; in a pipeline the answer comes later."""
+    """Run one statement, independent of settings on the connection; in a pipeline the answer comes later."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(statement, values or None)
         if connection.info.pipeline_status or cursor.description is None:
@@ -301,11 +303,13 @@ def _address(url: str, sink: str) -> Address:
         raise ConfigurationError(f"sink {sink}: {str(error).replace('ledger: ', 'database: ', 1)}") from None
 
 
-# --- errors in our words -------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
-def translated(error: psycopg.Error, settings: TableSettings, parameters: Sequence[str], place: object) -> Exception:
-    """Tell whose fault an error is: the event's, the database's, or nobody's. Postgres' own words may quote values."""
+def translate_error(
+    error: psycopg.Error, settings: TableSettings, parameters: Sequence[str], place: object
+) -> Exception:
+    """Tell errors of the event, of the database and of chance apart. Postgres' own words may quote values."""
     state = error.sqlstate or ""
     if isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected)):
         return WriteDisturbed(f"{place}: {said(error)}", after_seconds=0.0)
@@ -351,7 +355,7 @@ def _is_servers_own(error: psycopg.Error) -> bool:
 
 
 def _mend(error: psycopg.Error, settings: TableSettings) -> str:
-    """Say what somebody has to do about a database that is not made for this sink."""
+    """Say how to prepare a database that is not ready for this sink."""
     if isinstance(error, errors.UndefinedTable) and EFFECTS in first_line(error):
         return f"there is no {EFFECTS} yet; make it with: oncebridge migrate"
     if isinstance(error, errors.InsufficientPrivilege):

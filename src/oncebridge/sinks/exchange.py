@@ -1,6 +1,6 @@
 """HTTP connections that go only where they may, and keep to one deadline from the name server to the last byte.
 
-A timeout of urllib3 or of a socket is for one read: whoever sends a byte now and then is waited for without end. So
+A timeout of urllib3 or of a socket is for one read: a receiver that sends a byte now and then never reaches it. So
 our sockets ask before each step how much is left of the whole. Nothing is tried twice here, no redirect is followed,
 no body is decoded, and no proxy is taken from the environment.
 """
@@ -21,7 +21,7 @@ from urllib3.exceptions import TimeoutError as PoolTimeoutError
 
 from oncebridge import forks
 from oncebridge.errors import SaysWhy
-from oncebridge.sinks.addresses import Address, Place, check_addresses, resolve
+from oncebridge.sinks.addresses import Endpoint, ResolvedAddress, check_addresses, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from oncebridge.clock import Clock
 
 POOL_MAX: Final = 64
-#: Of an answer's body that much is read, so that its connection can be used again; nobody looks at it.
+#: Of an answer's body that much is read, so that its connection can be used again; it is not looked at.
 BODY_MAX: Final = 65_536
-#: Common servers close what was idle for 5 s, and whoever sends just then cannot know what became of it.
+#: Common servers close connections that were idle for 5 s; the end of a request sent just then is not known.
 IDLE_US: Final = 4_000_000
 FIRST_FINAL_STATUS: Final = 200
 
@@ -60,11 +60,11 @@ class Answer(NamedTuple):
 
 
 class Exchanges:
-    """Posts to one place; may be used from several threads at once."""
+    """Posts to one endpoint; may be used from several threads at once."""
 
-    def __init__(self, place: Place, clock: Clock, *, timeout_seconds: float, private_addresses: bool) -> None:
+    def __init__(self, endpoint: Endpoint, clock: Clock, *, timeout_seconds: float, private_addresses: bool) -> None:
         """Take where to post, and how long one exchange may take as a whole. Nothing is connected yet."""
-        self._place = place
+        self._endpoint = endpoint
         self._clock = clock
         self._seconds = timeout_seconds
         self._private = private_addresses
@@ -87,7 +87,7 @@ class Exchanges:
         try:
             response = self._pool.urlopen(
                 "POST",
-                self._place.target,
+                self._endpoint.target,
                 body=body,
                 headers=headers,
                 retries=False,
@@ -104,7 +104,7 @@ class Exchanges:
             _DEADLINE.reset(before)
 
     def close(self) -> None:
-        """Close what is idle; the next exchange connects anew."""
+        """Close idle connections; the next exchange connects anew."""
         self._pool.close()
         self._pool = self._new_pool()
 
@@ -112,10 +112,10 @@ class Exchanges:
         cause = error.args[1] if isinstance(error, ProtocolError) and len(error.args) > 1 else error
         if isinstance(cause, (PoolTimeoutError, TimeoutError)):
             return ReceiverTimedOut(
-                f"{self._place} did not answer within {self._seconds:g} s (it may have taken effect)"
+                f"{self._endpoint} did not answer within {self._seconds:g} s (it may have taken effect)"
             )
         return AnswerLost(
-            f"{self._place} ended the connection without a valid answer: {type(cause).__name__} (it may have taken "
+            f"{self._endpoint} ended the connection without a valid answer: {type(cause).__name__} (it may have taken "
             "effect)"
         )
 
@@ -124,15 +124,15 @@ class Exchanges:
             "maxsize": POOL_MAX,
             "block": False,
             "clock": self._clock,
-            "place": self._place,
+            "endpoint": self._endpoint,
             "private": self._private,
         }
-        if self._place.scheme == "http":
-            return _Pool(self._place.host, self._place.port, **options)
+        if self._endpoint.scheme == "http":
+            return _Pool(self._endpoint.host, self._endpoint.port, **options)
         context = ssl.create_default_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.sslsocket_class = _TLSSocket
-        return _TLSPool(self._place.host, self._place.port, ssl_context=context, **options)
+        return _TLSPool(self._endpoint.host, self._endpoint.port, ssl_context=context, **options)
 
 
 def _let_go(response: Any) -> None:
@@ -164,7 +164,7 @@ class _Deadline:
         return left_us / 1_000_000
 
 
-#: Of the exchange that this thread is in: urllib3 has no place to hand it through.
+#: Of the exchange that this thread is in: urllib3 has no way to pass it on.
 _DEADLINE: ContextVar[_Deadline] = ContextVar("oncebridge_deadline")
 
 
@@ -192,7 +192,7 @@ class _TLSSocket(_Socket, ssl.SSLSocket):
 class _Response(HTTPResponse):
     def begin(self) -> None:
         super().begin()
-        # urllib3 would log headers that are none, and the path beside them: both may hold what is secret.
+        # urllib3 would log headers that are none, and the path beside them: both may hold secrets.
         self.msg.defects.clear()
         self.msg.set_payload("")
 
@@ -202,10 +202,10 @@ class _Connection(HTTPConnection):
 
     response_class = _Response
 
-    def __init__(self, *args: Any, clock: Clock, place: Place, private: bool, **options: Any) -> None:
+    def __init__(self, *args: Any, clock: Clock, endpoint: Endpoint, private: bool, **options: Any) -> None:
         super().__init__(*args, **options)
         self._clock = clock
-        self._place = place
+        self._endpoint = endpoint
         self._private = private
         self._used_us = 0
 
@@ -230,12 +230,12 @@ class _Connection(HTTPConnection):
             why = words.replace("_", " ").lower()
         else:
             return
-        raise ReceiverUnreachable(f"no connection to {self._place}, so nothing was sent: {why}") from None
+        raise ReceiverUnreachable(f"no connection to {self._endpoint}, so nothing was sent: {why}") from None
 
     def _new_conn(self) -> socket.socket:
         deadline = _DEADLINE.get()
-        addresses = resolve(self._place.host, self._place.port, deadline.left_seconds())
-        check_addresses(self._place.host, addresses, private=self._private)
+        addresses = resolve(self._endpoint.host, self._endpoint.port, deadline.left_seconds())
+        check_addresses(self._endpoint.host, addresses, private=self._private)
         while True:
             # One that swallows everything must not use up the time of those behind it.
             seconds = deadline.left_seconds() / len(addresses)
@@ -247,7 +247,7 @@ class _Connection(HTTPConnection):
                     raise
 
 
-def _connected(address: Address, seconds: float) -> socket.socket:
+def _connected(address: ResolvedAddress, seconds: float) -> socket.socket:
     connection = _Socket(address.family, socket.SOCK_STREAM)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
