@@ -85,6 +85,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shared_ms: int | None = None
     #: Where a dead letter is kept, as its ledger's own `Entry.home` says; otherwise entity or key decide.
     home: bytes | None = None
+    #: The entity that a conflict's letter is kept near, for ledgers in several parts: redriven, it is a state of it.
+    near: bytes | None = None
     conversation: bytes | None = None
     user: bytes | None = None
     #: Whether nothing else is claimed at the same time: only then does a run-out count as this event's own.

@@ -227,6 +227,7 @@ class BatchCompleter:
             # By event and handler: an interrupt may have left one in two places.
             ends = {one.task.at: one for one in self._waiting if one.task.claim is not None}
             self._waiting = list(ends.values())
+            self._end_broken_transactions(ends)
             settlements = [one.settlement for one in self._waiting] + self._releases(ends)
             if settlements:
                 with suppress(LedgerUnavailable, LedgerRefused):
@@ -249,13 +250,34 @@ class BatchCompleter:
             self._conclude(finished, kept)
             self._under_way = None
 
+    def _end_broken_transactions(self, ended: Iterable[At]) -> None:
+        """Release events whose transaction broke off; a refusal says that it has committed all the same.
+
+        The rest of a chain is released on what its entity is after that. If nobody can say, its lease runs out.
+        """
+        for task in self._held:
+            claim, lease = task.claim, task.lease
+            if claim is None or lease is None or lease.in_transaction is not claim:
+                continue
+            if lease.newest is None or claim.chain is None or lease.runs_elsewhere or task.at in ended:
+                continue
+            released = newest_after(lease.newest, claim.ask, Outcome.RELEASE, claim.chain.now_us)
+            end = Settlement(claim, Outcome.RELEASE, data=write_newest(released), frees=lease.left == 1)
+            lease.lost = True
+            with suppress(LedgerUnavailable, LedgerRefused):
+                (ok,) = self._once([end])
+                done = newest_after(lease.newest, claim.ask, Outcome.DONE, claim.chain.now_us)
+                lease.newest, lease.lost, task.claim = released if ok else done, False, None
+
     def _releases(self, ended: Iterable[At]) -> list[Settlement]:
         """Return the releases of all claims that are held without an end, and of those whose grant nobody saw."""
         known = set(ended)
         claims: dict[At, tuple[Claim, Newest | None]] = {}
         for task in self._held:
             lease = task.lease
-            if task.claim is not None and lease is not None and task.at not in known and not lease.runs_elsewhere:
+            if task.claim is None or lease is None or lease.lost or lease.runs_elsewhere:
+                continue
+            if task.at not in known:
                 claims[task.at] = task.claim, lease.newest
         if self._asked is not None:
             with suppress(OncebridgeError):

@@ -127,7 +127,7 @@ class Reader:
     def turn_into_conflict(self, task: Task) -> None:
         """Let a conflict go on as a dead letter under its identity and content."""
         key = conflict_key(self._secret, task.ask.key, task.ask.content)
-        task.ask = replace(task.ask, key=key, entity=None, state=None, shared_ms=None, home=task.ask.entity)
+        task.ask = replace(task.ask, key=key, entity=None, state=None, shared_ms=None, near=task.ask.entity)
         task.dead_reason, task.reported_verdict = "conflict: its id came before with other content", Verdict.CONFLICT
 
     def _for_handler(self, ask: Ask, name: str) -> Ask:

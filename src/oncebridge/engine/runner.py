@@ -149,6 +149,8 @@ class HandlerRunner:
 
     def _call_in_transaction(self, handler: Handler, event: Event | LetterCopy, task: Task) -> None:
         assert isinstance(self._ledger, SettlesInTransaction)
+        assert task.lease is not None
+        task.lease.in_transaction = task.claim
         generation, loan = forks.generation(), self._ledger.transaction(done_settlement(task))
         try:
             with _Transaction(loan) as transaction:

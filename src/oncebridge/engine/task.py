@@ -54,6 +54,8 @@ class Lease(msgspec.Struct, eq=False, gc=False):
     over: bool = False
     #: Whether a handler runs in another thread than the batch: an interrupt of the batch does not end it.
     runs_elsewhere: bool = False
+    #: The claim that a handler's transaction settles, once one has begun. If that breaks off, it may have committed.
+    in_transaction: Claim | None = None
 
 
 class Task(Discreet, msgspec.Struct, eq=False, kw_only=True, gc=False):

@@ -213,7 +213,7 @@ class RedisLedger:
     def _place(self, ask: Ask) -> tuple[int, bytes | None]:
         """Return the shard of an event, and its entity if that is in the same one."""
         number, entity = len(self._prefixes), ask.entity
-        shard = (ask.home or entity or ask.key)[0] % number
+        shard = (ask.home or entity or ask.near or ask.key)[0] % number
         if entity is not None and entity[0] % number != shard:
             # A letter whose profile has changed since: it is redriven as a fact.
             return shard, None
