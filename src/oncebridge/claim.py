@@ -63,7 +63,7 @@ class Status(StrEnum):
 SETTLED: Final = frozenset({Status.DONE, Status.ECHO, Status.STALE, Status.DEAD, Status.DISCARD})
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """What a claim is asked for: one event for one handler. All of it is finished before a ledger is asked.
 
     The asks of one call that share an entity are a chain, in order of arrival. `state`, `moment`, `echo_window_ns` and

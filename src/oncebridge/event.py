@@ -35,7 +35,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     replay_name: str | None = None
 
 
-class Event(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Event(Discreet, msgspec.Struct, frozen=True, gc=False):
     """What Genesys says happened. Identity fills in `key` and `entity`, the claim `attempt` and `token`."""
 
     shown = ("key", "topic", "time_ms", "attempt", "token")
@@ -201,15 +201,16 @@ def _genesys_event(
     _check_ids(body)
     topic = envelope.detail_type or topic_template(topic_name)
     return Event(
-        topic=topic,
-        topic_name=topic_name,
-        org=org_of(envelope.source) or _text(body, "organizationId") or envelope.source or "",
-        body=body,
-        envelope=envelope,
-        raw=raw,
-        exact=exact,
-        published=_published(timestamp),
-        torn=not _is_template_of(topic, topic_name),
+        topic,
+        topic_name,
+        org_of(envelope.source) or _text(body, "organizationId") or envelope.source or "",
+        body,
+        envelope,
+        raw,
+        exact,
+        _published(timestamp),
+        True,
+        not _is_template_of(topic, topic_name),
     )
 
 

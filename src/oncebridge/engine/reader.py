@@ -54,17 +54,12 @@ class Reader:
         if isinstance(read, Task):
             return Delivery(tasks=[read])
         ask, event = read
-        tasks = [
-            Task(
-                ask=self._for_handler(ask, handler.name),
-                raw=event.raw,
-                event=event,
-                handler=handler,
-                body_was_given=n > 0,  # to the first one: all of them have the same event
-            )
-            for n, handler in enumerate(self._handlers.of(event.topic, event.topic_name))
-        ]
-        return Delivery(tasks=tasks) if tasks else self._unhandled(event)
+        tasks: list[Task] = []
+        for handler in self._handlers.of(event.topic, event.topic_name):
+            own = self._for_handler(ask, handler.name) if handler.name else ask
+            # All of them have the same event, and the first one may change its body.
+            tasks.append(Task(own, event.raw, event, None, handler, len(tasks) > 0))
+        return Delivery(tasks) if tasks else self._unhandled(event)
 
     def _unhandled(self, event: Event) -> Delivery:
         """Let go of an event that no handler takes, or keep it, as settings say."""
@@ -108,17 +103,18 @@ class Reader:
         profile = self._profiles.of(event)
         identity = identify(event, profile, self._secret, replays_anew=self._replays_anew)
         ask = Ask(
-            key=identity.key,
-            envelope=event.envelope.id,
-            content=identity.content,
-            entity=identity.entity,
-            state=identity.state,
-            moment=identity.moment,
-            echo_window_ns=profile.echo_window_ms * NS_PER_MS,
-            stale=profile.stale,
-            topic=event.topic,
-            time_ms=identity.time_ms,
-            shared_ms=identity.shared_ms,
+            identity.key,
+            "",
+            event.envelope.id,
+            identity.content,
+            identity.entity,
+            identity.state,
+            identity.moment,
+            profile.echo_window_ms * NS_PER_MS,
+            profile.stale,
+            event.topic,
+            identity.time_ms,
+            identity.shared_ms,
             conversation=identity.conversation,
             user=identity.user,
         )

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Result(msgspec.Struct, frozen=True, gc=False):
     """What became of one delivery."""
 
     verdict: Verdict
-    #: How its claim was settled; None where there was nothing to settle.
-    outcome: Outcome | None = None
     reason: str
+    #: How its claim was settled; None where there was nothing to settle, or no handler to call.
+    outcome: Outcome | None = None
     #: The envelope id of the delivery that did the work, where it is known.
     original_envelope_id: str | None = None
     key: str | None = None

@@ -58,7 +58,7 @@ class Lease(msgspec.Struct, eq=False, gc=False):
     in_transaction: Claim | None = None
 
 
-class Task(Discreet, msgspec.Struct, eq=False, kw_only=True, gc=False):
+class Task(Discreet, msgspec.Struct, eq=False, gc=False):
     """One event on its way to one handler, or a delivery on its way to the dead letters."""
 
     shown = ("ask", "dead_reason", "answer", "result")
@@ -90,7 +90,7 @@ class Task(Discreet, msgspec.Struct, eq=False, kw_only=True, gc=False):
         return (ask.key, ask.handler) if ask.handler else ask.key
 
 
-class Delivery(msgspec.Struct, eq=False, kw_only=True, gc=False):
+class Delivery(msgspec.Struct, eq=False, gc=False):
     """One delivery: a task for each handler that takes its event; none where no handler does."""
 
     tasks: list[Task]
@@ -230,14 +230,14 @@ def result_as(
     event, ask = task.event, task.ask
     plain = event is not None and task.dead_reason is None and not ask.redrive
     return Result(
-        verdict=verdict,
-        outcome=outcome,
-        reason=reason,
-        original_envelope_id=of,
-        key=event.key if plain and event is not None else key_text(ask.key),
-        topic=None if event is None else event.topic,
-        envelope_id=ask.envelope,
-        retry_in_us=retry_in_us,
+        verdict,
+        reason,
+        outcome,
+        of,
+        event.key if plain and event is not None else key_text(ask.key),
+        None if event is None else event.topic,
+        ask.envelope,
+        retry_in_us,
     )
 
 
