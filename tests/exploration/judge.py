@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from exploration.scenarios import Delivery, Scenario, Told
+from exploration.scenarios import Delivery, Scenario, ScenarioEvent
 from oncebridge.claim import Answer, Outcome, Status, Verdict
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Violation(AssertionError):
     """A broken promise, with the steps that lead to it."""
 
     def __init__(self, kind: Broken, message: str) -> None:
-        """Take the promise and what was seen; whoever explores adds the steps."""
+        """Take the promise and how it was broken; the explorer adds the steps."""
         super().__init__(message)
         self.kind = kind
         self.trace: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class Judge:
         """Return the book before anything happened."""
         count, fences = len(self._events), self._scenario.fences
         return Book(
-            holds=(Hold(),) * (fences + (count if any(told.id for told in self._events) else 0)),
+            holds=(Hold(),) * (fences + (count if any(this.id for this in self._events) else 0)),
             shown=(Shown(),) * fences,
             lasts=(Last(),) * count,
             closed=(None,) * count,
@@ -177,8 +177,8 @@ class Judge:
     def _judge_answer(self, book: Book, by: Delivery, answer: Answer, *, buried: bool) -> None:
         """Judge whether duplicates and conflicts are called so."""
         conflict = not buried and self._has_rival(book, by.event)
-        told = (answer.verdict is Verdict.CONFLICT) == conflict
-        _require(told, Broken.VERDICT, f"its id came {'' if conflict else 'never '}before with other content")
+        right = (answer.verdict is Verdict.CONFLICT) == conflict
+        _require(right, Broken.VERDICT, f"its id came {'' if conflict else 'never '}before with other content")
         if answer.verdict in (Verdict.REDELIVERY, Verdict.REPUBLISH):
             self._judge_duplicate(book, by, answer.verdict.value)
 
@@ -194,16 +194,16 @@ class Judge:
         mine = self._events[event].id
         if mine is None:
             return False
-        rivals = [other for other, told in enumerate(self._events) if other != event and told.id == mine]
+        rivals = [other for other, this in enumerate(self._events) if other != event and this.id == mine]
         first = [one for one in rivals if not book.holds[self._scenario.fence(one, buried=True)].top]
         return any(book.lasts[rival].token or book.closed[rival] for rival in first)
 
-    def _standing(self, book: Book, now_us: int) -> list[Told]:
-        """Return the events that count for what is newest: done or echoed, and not from the far future."""
+    def _standing(self, book: Book, now_us: int) -> list[ScenarioEvent]:
+        """Return the events that may be the newest: done or echoed, and not from the far future."""
         return [
-            told
-            for told, closed in zip(self._events, book.closed, strict=True)
-            if closed is not None and closed.status in (Status.DONE, Status.ECHO) and _is_credible(told, now_us)
+            this
+            for this, closed in zip(self._events, book.closed, strict=True)
+            if closed is not None and closed.status in (Status.DONE, Status.ECHO) and _is_credible(this, now_us)
         ]
 
     def _granted(self, book: Book, event: int, answer: Answer, fence: int, asked: Asked, *, joins: bool) -> Book:
@@ -247,11 +247,11 @@ class Judge:
         fence = self._scenario.fence(event)
         if token not in book.holds[fence].open:
             return  # a late worker: it must not be able to settle that
-        told, shown = self._events[event], book.shown[fence].event
+        this, shown = self._events[event], book.shown[fence].event
         _require(shown >= 0, Broken.ECHO, "the sink shows nothing yet")
         other = self._events[shown]
-        _require(other.state == told.state, Broken.ECHO, f"the sink shows {other.name}")
-        apart = max(abs(one - two) for one, two in zip(told.times_ms, other.times_ms, strict=True))
+        _require(other.state == this.state, Broken.ECHO, f"the sink shows {other.name}")
+        apart = max(abs(one - two) for one, two in zip(this.times_ms, other.times_ms, strict=True))
         _require(apart <= ECHO_WINDOW_MS, Broken.ECHO, f"the sink shows {other.name}, {apart} ms apart")
 
     def settled(
@@ -318,10 +318,10 @@ class Judge:
 
     def ended(self, book: Book, statuses: list[Status | None], counts: dict[Status, int], now_us: int) -> None:
         """Judge the end, when every delivery is acknowledged: what the ledger knows, and what the sink shows."""
-        for told, closed, status in zip(self._events, book.closed, statuses, strict=True):
+        for this, closed, status in zip(self._events, book.closed, statuses, strict=True):
             if closed is None:
-                raise Violation(Broken.LOST, f"{told.name} was never settled")
-            _require(status is closed.status, Broken.LOST, f"{told.name} was {closed.status}, the ledger says {status}")
+                raise Violation(Broken.LOST, f"{this.name} was never settled")
+            _require(status is closed.status, Broken.LOST, f"{this.name} was {closed.status}, the ledger says {status}")
         counted = Counter(closed.status for closed in book.closed if closed is not None)
         _require(counts == counted, Broken.BOOKS, f"the ledger counts {counts}, there were {dict(counted)}")
         if self._scenario.state:
@@ -334,12 +334,12 @@ class Judge:
         if shown < 0 or not standing or not _is_credible(self._events[shown], now_us):
             return
         newest = [one for one in standing if not any(_newer(other, one) for other in standing)]
-        told, closed = self._events[shown], book.closed[shown]
+        this, closed = self._events[shown], book.closed[shown]
         if closed is not None and closed.status is Status.DEAD:
-            right = not any(_newer(one, told) for one in newest)
+            right = not any(_newer(one, this) for one in newest)
         else:
-            right = told.state in {one.state for one in newest}
-        _require(right, Broken.NEWEST, f"the sink shows {told.name}, the newest is {newest[0].name}")
+            right = this.state in {one.state for one in newest}
+        _require(right, Broken.NEWEST, f"the sink shows {this.name}, the newest is {newest[0].name}")
 
 
 def _require(condition: bool, kind: Broken, message: str) -> None:
@@ -351,7 +351,7 @@ def _alike(one: Answer, other: Answer) -> bool:
     return (one.verdict, one.token, one.attempt) == (other.verdict, other.token, other.attempt)
 
 
-def _newer(one: Told, other: Told) -> bool:
+def _newer(one: ScenarioEvent, other: ScenarioEvent) -> bool:
     """Tell whether an event is strictly newer: by version where both have one, else no time of it is earlier."""
     if one.version is not None and other.version is not None:
         return one.version > other.version
@@ -359,8 +359,8 @@ def _newer(one: Told, other: Told) -> bool:
     return all(mine >= theirs for mine, theirs in pairs) and any(mine > theirs for mine, theirs in pairs)
 
 
-def _is_credible(told: Told, now_us: int) -> bool:
-    return told.version is not None or max(told.times_ms) <= now_us // 1000 + AHEAD_MS_MAX
+def _is_credible(this: ScenarioEvent, now_us: int) -> bool:
+    return this.version is not None or max(this.times_ms) <= now_us // 1000 + AHEAD_MS_MAX
 
 
 def _said(answer: Answer) -> str:

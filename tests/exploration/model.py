@@ -254,7 +254,7 @@ class Model:
         return _with(world, step.worker, worker)
 
     def _extend(self, world: World, step: Step, worker: Worker) -> World:
-        """Extend the leases of members that are not settled: a chain has one, by whichever claim it is extended."""
+        """Extend the leases of members that are not settled: a chain has one, and any of its claims extends it."""
         left = worker.members[worker.settled :]
         if worker.chain is not None:
             left = left[:1]
@@ -291,10 +291,10 @@ class Model:
                 book, by, fence, member.token, member.outcome, kept=ok, changed=shelf != before, buried=call.buried,
                 now_us=world.now_us,
             )  # fmt: skip
-        told = zip(ends, answers, strict=True)
+        answered = zip(ends, answers, strict=True)
         self._say(
             tuple(member.first for member in ends),
-            [f"{member.outcome} {'accepted' if ok else 'refused'}, token {member.token}" for member, ok in told],
+            [f"{member.outcome} {'accepted' if ok else 'refused'}, token {member.token}" for member, ok in answered],
         )
         world = replace(world, shelf=shelf, book=book)
         if step.act is Act.LOSE_SETTLE:
@@ -331,7 +331,7 @@ class Model:
     # --- ends ---------------------------------------------------------------------------------------
 
     def _with_result(self, worker: Worker, call: Call, first: int, answer: Answer, outcome: Outcome | None) -> Worker:
-        """Give the engine's own column to a delivery, and to its copies in hand; none where they come again."""
+        """Give the engine's own column to a delivery, and to its copies in hand; empty if that is `retrying`."""
         deliveries = self.scenario.deliveries
         event = deliveries[first].event
         columns = list(worker.columns)
@@ -387,7 +387,7 @@ class Model:
         return Shelf(ledger.records, ledger.entities, ledger.letters, ledger._asks)
 
     def judge_end(self, world: World) -> bool:
-        """Where every delivery is acknowledged and nobody works, judge what has become of it all."""
+        """Where every delivery is acknowledged and nobody works, judge the outcome."""
         if not is_idle(world) or world.gone != (1 << len(self.scenario.deliveries)) - 1:
             return False
         self.said = "everything is acknowledged"
@@ -411,7 +411,7 @@ def _settled_up(world: World, number: int, worker: Worker) -> World:
 
 
 def _next_call(world: World, number: int, worker: Worker) -> World:
-    """Make the next call under a nonce of its own; after the last one, put back what is not to be acknowledged."""
+    """Make the next call under a nonce of its own; after the last one, acknowledge if there is anything to."""
     worker = replace(worker, turn=0, settled=0, chain=None, newest=None)
     if worker.calls:
         nonce = world.nonces + 1

@@ -1,4 +1,4 @@
-"""What is explored: a few events of one entity, or a few facts, and how they are delivered."""
+"""The scenarios: a few events of one entity, or a few facts, and how they are delivered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event of a scenario: what it says, and when."""
 
     state: str
@@ -31,12 +31,12 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """What is delivered, and how much may go wrong."""
+    """The events, their deliveries, and how much may go wrong."""
 
     name: str
     #: Whether the events are states of one entity; otherwise each is a fact.
     state: bool
-    events: tuple[Told, ...]
+    events: tuple[ScenarioEvent, ...]
     deliveries: tuple[Delivery, ...]
     #: How many faults may happen on one way.
     faults: int
@@ -53,8 +53,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.state else event
 
 
-def _told(state: str, *times_ms: int, version: int | None = None, id: str | None = None) -> Told:  # noqa: A002 - it is one
-    return Told(state=state, times_ms=times_ms or (0,), version=version, id=id)
+def _event(state: str, *times_ms: int, version: int | None = None, id: str | None = None) -> ScenarioEvent:  # noqa: A002 - it is one
+    return ScenarioEvent(state=state, times_ms=times_ms or (0,), version=version, id=id)
 
 
 def _delivered(*words: str) -> tuple[Delivery, ...]:
@@ -68,126 +68,126 @@ SCENARIOS: Final = (
     Scenario(
         name="one fact in three deliveries",
         state=False,
-        events=(_told("told"),),
+        events=(_event("sent"),),
         deliveries=_delivered("0a", "0a", "0b"),
         faults=2,
     ),
     Scenario(
         name="one fact, once without envelope id",
         state=False,
-        events=(_told("told"),),
+        events=(_event("sent"),),
         deliveries=_delivered("0a", "0"),
         faults=3,
     ),
     Scenario(
         name="two facts",
         state=False,
-        events=(_told("told"), _told("later", 100)),
+        events=(_event("sent"), _event("later", 100)),
         deliveries=_delivered("0a", "0b", "1c"),
         faults=1,
     ),
     Scenario(
         name="two contents under one id",
         state=False,
-        events=(_told("one", id="id"), _told("other", id="id")),
+        events=(_event("one", id="id"), _event("other", id="id")),
         deliveries=_delivered("0a", "1b", "1c"),
         faults=1,
     ),
     Scenario(
         name="an older state",
         state=True,
-        events=(_told("away", 0), _told("busy", 100)),
+        events=(_event("away", 0), _event("busy", 100)),
         deliveries=_delivered("0a", "1b", "1c"),
         faults=1,
     ),
     Scenario(
         name="an echo",
         state=True,
-        events=(_told("busy", 0), _told("busy", 400)),
+        events=(_event("busy", 0), _event("busy", 400)),
         deliveries=_delivered("0a", "1b", "1b"),
         faults=2,
     ),
     Scenario(
         name="a tie",
         state=True,
-        events=(_told("away", 100), _told("busy", 100)),
+        events=(_event("away", 100), _event("busy", 100)),
         deliveries=_delivered("0a", "1b", "1"),
         faults=1,
     ),
     Scenario(
         name="the same state much later",
         state=True,
-        events=(_told("busy", 0), _told("busy", 5000)),
+        events=(_event("busy", 0), _event("busy", 5000)),
         deliveries=_delivered("0a", "0b", "1c"),
         faults=1,
     ),
     Scenario(
         name="there and back",
         state=True,
-        events=(_told("busy", 0), _told("away", 200), _told("busy", 400)),
+        events=(_event("busy", 0), _event("away", 200), _event("busy", 400)),
         deliveries=_delivered("0a", "1b", "2c"),
         faults=1,
     ),
     Scenario(
         name="there and back, with a twin",
         state=True,
-        events=(_told("busy", 0), _told("away", 200), _told("busy", 400)),
+        events=(_event("busy", 0), _event("away", 200), _event("busy", 400)),
         deliveries=_delivered("0a", "1b", "2c", "2d"),
         faults=0,
     ),
     Scenario(
         name="echo upon echo",
         state=True,
-        events=(_told("busy", 0), _told("busy", 400), _told("busy", 800)),
+        events=(_event("busy", 0), _event("busy", 400), _event("busy", 800)),
         deliveries=_delivered("0a", "1b", "2c"),
         faults=1,
     ),
     Scenario(
         name="older states behind a newer one",
         state=True,
-        events=(_told("away", 0), _told("gone", 50), _told("busy", 100)),
+        events=(_event("away", 0), _event("gone", 50), _event("busy", 100)),
         deliveries=_delivered("2a", "0b", "1c"),
         faults=1,
     ),
     Scenario(
         name="a tie before an echo",
         state=True,
-        events=(_told("busy", 100), _told("away", 100), _told("busy", 300)),
+        events=(_event("busy", 100), _event("away", 100), _event("busy", 300)),
         deliveries=_delivered("0a", "1b", "2c"),
         faults=1,
     ),
     Scenario(
         name="a stamp from the far future",
         state=True,
-        events=(_told("busy", 0), _told("away", FAR_MS), _told("busy", 400)),
+        events=(_event("busy", 0), _event("away", FAR_MS), _event("busy", 400)),
         deliveries=_delivered("0a", "1b", "2c"),
         faults=1,
     ),
     Scenario(
         name="versions against times",
         state=True,
-        events=(_told("busy", 300, version=1), _told("away", 200, version=2), _told("busy", 100, version=3)),
+        events=(_event("busy", 300, version=1), _event("away", 200, version=2), _event("busy", 100, version=3)),
         deliveries=_delivered("0a", "1b", "2c"),
         faults=1,
     ),
     Scenario(
         name="several times in one body",
         state=True,
-        events=(_told("busy", 0, 0), _told("away", 100, 0), _told("gone", 0, 100)),
+        events=(_event("busy", 0, 0), _event("away", 100, 0), _event("gone", 0, 100)),
         deliveries=_delivered("0a", "1b", "2c"),
         faults=1,
     ),
     Scenario(
         name="an echo across two times",
         state=True,
-        events=(_told("busy", 0, 100), _told("busy", 100, 0), _told("away", 50, 100)),
+        events=(_event("busy", 0, 100), _event("busy", 100, 0), _event("away", 50, 100)),
         deliveries=_delivered("0a", "1b", "2c"),
         faults=1,
     ),
     Scenario(
         name="two states under one id",
         state=True,
-        events=(_told("busy", 0, id="id"), _told("away", 200, id="id"), _told("busy", 400)),
+        events=(_event("busy", 0, id="id"), _event("away", 200, id="id"), _event("busy", 400)),
         deliveries=_delivered("0a", "1b", "2c"),
         faults=1,
     ),

@@ -1,4 +1,4 @@
-"""Goal: the protocol loses nothing, lets nobody late change anything, and never stands still.
+"""Goal: the protocol loses nothing, a late worker changes nothing, and no state blocks the deliveries.
 
 Method: every order of every step of two workers is tried on the real rules, with faults at each step, and judged
 by a judge that does not know these rules.
@@ -41,13 +41,13 @@ EXPLORED = [
 
 @pytest.mark.parametrize("scenario", EXPLORED)
 def test_every_promise_is_kept_on_every_way(scenario):
-    """Whatever two workers do and whichever faults hit them, nothing is lost, late, blocked or counted wrongly."""
+    """In every order of steps and faults of two workers, nothing is lost, late, blocked or counted wrongly."""
     report = explore(scenario)
     assert report.states >= STATES_MIN.get(scenario.name, 1_000)
     assert set(report.verdicts) >= VERDICTS.get(scenario.name, {Verdict.FRESH})
     assert report.drain_steps <= 20
     # A chain of all events, unless some of them share an id, and so wait for each other.
-    ids = {told.id or told for told in scenario.events}
+    ids = {this.id or this for this in scenario.events}
     assert report.longest_chain == (len(ids) if scenario.state else 0)
 
 
@@ -58,10 +58,10 @@ def test_a_violation_tells_the_shortest_way_to_it():
     """A violation comes with every step from the start, and is found again in the same way."""
     violation = violation_of(FACT, SetIfAbsent)
     assert str(violation).splitlines() == [
-        "acknowledged: told@0 is not settled for good",
-        "   1. A claims told@0 (delivery 1, envelope a): fresh, token 1",
-        "   2. B claims told@0 (delivery 2, envelope a): redelivery",
-        "   3. B acknowledges told@0 (delivery 2, envelope a): redelivery",
+        "acknowledged: sent@0 is not settled for good",
+        "   1. A claims sent@0 (delivery 1, envelope a): fresh, token 1",
+        "   2. B claims sent@0 (delivery 2, envelope a): redelivery",
+        "   3. B acknowledges sent@0 (delivery 2, envelope a): redelivery",
     ]
     assert str(violation_of(FACT, SetIfAbsent)) == str(violation)
 
@@ -107,4 +107,4 @@ def test_the_command_says_how_much_was_explored(monkeypatch, capsys):
     assert len(count.search(short)[1]) < len(count.search(longer)[1])
     monkeypatch.setattr(grants, "SETTLED", SETTLED | {Status.CLAIMED})
     assert explorer.main([]) == 1
-    assert "acknowledged: told@0 is not settled for good\n   1. A claims" in capsys.readouterr().out
+    assert "acknowledged: sent@0 is not settled for good\n   1. A claims" in capsys.readouterr().out

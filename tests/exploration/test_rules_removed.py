@@ -88,6 +88,12 @@ def run_out_is_not_repeated(answers, records, entity, call):
     return REAL["_granted_again"](answers, records, replace(entity, ran_out=False), call)
 
 
+def run_out_is_granted_to_a_repeat(answers, records, entity, call):
+    """Answer a repeat for all states of the call, also for those that the first answer left out."""
+    own = [record and replace(record, nonce=call.nonce) for record in records]
+    return REAL["_granted_again"](answers, own, entity, call)
+
+
 def one_token_for_a_chain(asks, records, entity, call):
     """Give all states of a chain its top token."""
     granted = REAL["claim_chain"](asks, records, entity, call)
@@ -264,7 +270,7 @@ def nothing_is_stale(ask, newest):
     return Verdict.FRESH if verdict is Verdict.STALE else verdict
 
 
-# What is taken away, by what it is replaced, the scenario that misses it, and how that shows.
+# The rule, its replacement, the scenario that misses it, and the promise that is broken without it.
 MISSED = [
     # the rules that the protocol's chains stand on
     ("unsure after a run-out", {"newest_of": run_out_leaves_no_doubt}, BACK, Broken.ECHO),
@@ -300,6 +306,7 @@ MISSED = [
     ("a lost claim is answered again", {"claim_fact": lost_fact_is_forgotten}, FACT, Broken.REPEAT),
     ("a lost chain is answered again", {"claim_chain": lost_chain_is_forgotten}, OLDER, Broken.REPEAT),
     ("a lost chain's run-out is answered again", {"_granted_again": run_out_is_not_repeated}, BACK, Broken.ECHO),
+    ("a repeat is granted its own alone", {"_granted_again": run_out_is_granted_to_a_repeat}, OLDER, Broken.HOLDERS),
     ("a lost settle is answered again", {"settle_claim": repeated_settle_is_refused}, FACT, Broken.REPEAT),
     ("a state's lost settle is answered again", {"settle_claim": repeated_settle_is_refused}, OLDER, Broken.REPEAT),
     # order
@@ -316,7 +323,7 @@ MISSED = [
     ("the far future is not believed", {"is_believable": lambda *_: True}, FAR, Broken.STALE),
     ("a tie is not older", {"older": tie_is_older}, "a tie", Broken.STALE),
     ("a tie becomes the newest", {"_after_done": tie_is_not_newest}, "a tie before an echo", Broken.ECHO),
-    ("stale is judged by what is done", {"newest_after": failure_moves_the_line}, OLDER, Broken.STALE),
+    ("stale is judged by done events", {"newest_after": failure_moves_the_line}, OLDER, Broken.STALE),
     ("older is stale", {"judge": nothing_is_stale}, OLDER, Broken.NEWEST),
     ("done becomes the newest", {"_after_done": lambda newest, *_: newest}, OLDER, Broken.NEWEST),
     ("a settle writes the data", {"settle_claim": data_is_not_written}, OLDER, Broken.NEWEST),

@@ -63,7 +63,7 @@ class Act(StrEnum):
     FAIL_LATE = "fails after the effect of"
     STOP = "is stopped before it tries"
     CRASH = "crashes with"
-    PAUSE = "everybody stands still, and the clock passes the lease"
+    PAUSE = "nobody moves, and the clock passes the lease"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -157,16 +157,16 @@ class DialClock(ManualClock):
 
 def ask_for(scenario: Scenario, event: int, envelope: str | None, *, buried: bool, alone: bool = False) -> Ask:
     """Return the ask of a worker for this event; it asks for a conflict under another key."""
-    told = scenario.events[event]
-    key = told.id or f"{event} {told.name}"
+    this = scenario.events[event]
+    key = this.id or f"{event} {this.name}"
     state = scenario.state and not buried
     return Ask(
-        key=f"conflict {key} {told.name}".encode() if buried else key.encode(),
+        key=f"conflict {key} {this.name}".encode() if buried else key.encode(),
         envelope=envelope,
-        content=told.name.encode() if told.id is not None else None,
+        content=this.name.encode() if this.id is not None else None,
         entity=ENTITY if state else None,
-        state=told.state.encode() if state else None,
-        moment=Moment(tuple(time * NS_PER_MS for time in told.times_ms), told.version),
+        state=this.state.encode() if state else None,
+        moment=Moment(tuple(time * NS_PER_MS for time in this.times_ms), this.version),
         echo_window_ns=ECHO_WINDOW_MS * NS_PER_MS,
         alone=alone,
     )

@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import date, timedelta
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -373,6 +374,23 @@ def test_a_letter_with_a_nul_is_kept(ledger):
     assert (entry.raw, entry.reason, entry.detail) == (b"\0raw", "bad ␀ byte", "at \\ud800 ␀")
     assert verdict(ledger, 1, envelope="a\0b", handler="h\0") is Verdict.REDELIVERY
     assert [entry.key for entry in ledger.scan(Query(reason="\0"))] == [key(1)]
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "UTF8"])
+def test_the_encoding_of_the_database_does_not_matter(postgres, encoding):
+    """Names are found again under any encoding of the database, also where it has none."""
+    name = f"encoded_{encoding.lower()}"
+    run(postgres.url, f"DROP DATABASE IF EXISTS {name}")
+    run(postgres.url, f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    try:
+        url = urlsplit(postgres.url)._replace(path=f"/{name}").geturl()
+        PostgresLedger(url).migrate()
+        with opened(url) as ledger:
+            do(ledger, 1, handler="Größe", topic="é")
+            assert verdict(ledger, 1, handler="Größe") is Verdict.REPUBLISH
+            assert [(entry.handler, entry.topic) for entry in ledger.get(key(1))] == [("Größe", "é")]
+    finally:
+        run(postgres.url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_topics_are_matched_as_handlers_match_them(ledger):

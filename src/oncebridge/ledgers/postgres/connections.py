@@ -211,8 +211,10 @@ class Connections:
             connection.close()
 
     def _connected(self, until_us: int) -> LedgerConnection:
+        # By itself psycopg reads no text in a database whose encoding is SQL_ASCII.
+        parameters = {"client_encoding": "UTF8", **self._address.parameters}
         connection = LedgerConnection.connect(
-            **{**self._address.parameters, "connect_timeout": self._connect_seconds(until_us)},
+            **{**parameters, "connect_timeout": self._connect_seconds(until_us)},
             autocommit=True,
             prepare_threshold=1 if self.prepares else None,
         )
