@@ -51,7 +51,6 @@ ORDER = [
     "engine.joining",
     "engine.reader",
     "engine.runs",
-    "engine.extender",
     "engine.claimer",
     "engine.loop",
     "engine.runner",

@@ -10,8 +10,7 @@ import pytest
 import oncebridge.engine.flow
 from oncebridge import Bridge, LedgerRefused, LedgerUnavailable, Settings
 from oncebridge.claim import Ask, Claim, Status
-from oncebridge.engine.claimer import Claimer, ledger_breaker
-from oncebridge.engine.extender import LeaseExtender
+from oncebridge.engine.claimer import Claimer, LeaseExtender, ledger_breaker
 from oncebridge.engine.task import Lease
 from oncebridge.engine.waiting import CALL_TRIES
 from oncebridge.ledgers.memory import MemoryLedger

@@ -244,16 +244,16 @@ class Bridge:
         profiles, handlers = self.settings.profiles, self.handlers
         return [*(profile.topic for profile in profiles), *(handler.pattern for handler in handlers)]
 
-    def _run(self, batch: list[Any], terms: BatchLimits) -> list[Result]:
+    def _run(self, batch: list[Any], limits: BatchLimits) -> list[Result]:
         self.books.receive(len(batch))
-        results = self._opened_run(batch, terms)
+        results = self._opened_run(batch, limits)
         self.account(results)
         return results
 
-    def _opened_run(self, batch: list[Any], terms: BatchLimits) -> list[Result]:
+    def _opened_run(self, batch: list[Any], limits: BatchLimits) -> list[Result]:
         while True:
             try:
-                return self.open().run(batch, terms)
+                return self.open().run(batch, limits)
             except Closed:  # by another thread, just now
                 continue
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from oncebridge.breaker import Breaker
     from oncebridge.claim import Claim, Newest
     from oncebridge.clock import Clock
-    from oncebridge.engine.claimer import ClaimCall
-    from oncebridge.engine.extender import LeaseExtender
+    from oncebridge.engine.claimer import ClaimCall, LeaseExtender
     from oncebridge.engine.runner import Ended
     from oncebridge.engine.runs import Run
     from oncebridge.engine.task import At, Lease, Task

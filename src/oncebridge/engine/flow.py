@@ -15,9 +15,8 @@ from msgspec.structs import force_setattr, replace
 
 from oncebridge.claim import Answer, Outcome, Verdict, judge, newest_of
 from oncebridge.engine.batch_order import BatchOrder
-from oncebridge.engine.claimer import Claimer
+from oncebridge.engine.claimer import Claimer, LeaseExtender
 from oncebridge.engine.completer import BatchCompleter, SettleTime
-from oncebridge.engine.extender import LeaseExtender
 from oncebridge.engine.joining import join_unreadable
 from oncebridge.engine.letter_room import LetterRoom
 from oncebridge.engine.limits import USUAL, BatchLimits

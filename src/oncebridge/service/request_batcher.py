@@ -23,6 +23,7 @@ from oncebridge.breaker import Outage
 from oncebridge.claim import Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.limits import BatchLimits
+from oncebridge.engine.waiting import POLL_US
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.service.request_limits import OVERLOADED, STOPPING, TIMED_OUT
 from oncebridge.sources.http_reply import OUTAGE, Reply, come_again, reply_for
@@ -44,7 +45,6 @@ SHARE_MS: Final = 50.0
 SIDE_BY_SIDE_MS: Final = 5.0
 MEMORY: Final = 8  # events that the average duration of a handler looks back on, about
 LOOK_SECONDS: Final = 0.05  # how often waiting requests are looked after
-POLL_SECONDS: Final = 0.05  # how often a busy event is claimed again
 
 _BUSY: Final = Verdict.BUSY  # the lookup takes longer than the comparison
 UNEXPECTED: Final = come_again("something went wrong that should not have; the log says more")
@@ -311,7 +311,7 @@ class RequestBatcher:
             return False
         request.todo = busy
         self._polling.add(request)
-        loop.call_later(POLL_SECONDS, self._poll, request)
+        loop.call_later(POLL_US / 1_000_000, self._poll, request)
         return True
 
     def _poll(self, request: PendingRequest) -> None:

@@ -20,8 +20,8 @@ import msgspec
 from oncebridge.engine.limits import GOES_ON
 from oncebridge.engine.result import Result
 from oncebridge.engine.task import out_of_reach, stopped
+from oncebridge.engine.waiting import OUTAGE_BACKOFF, POLL_US
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
-from oncebridge.retry import RetryPolicy
 from oncebridge.sources.unwrap import WRAPPER_BYTES_MAX, unwrap
 
 if TYPE_CHECKING:
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
 BATCH: Final = 100
 WAITING_MAX: Final = 1000  # beyond that, what waits is worked off before more is read
-BUSY_POLL_US: Final = 100_000
 INPUT_POLL_SECONDS: Final = 0.1
 CHUNK_BYTES: Final = 1_048_576
 OUTAGE_PATIENCE_US: Final = 60_000_000  # of an outage in which nothing is settled
-_OUTAGE_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
 
 
 def read_deliveries(
@@ -179,7 +177,7 @@ class FileRun:
             while (self._waiting or not self._exhausted) and not self._flow.stopping.is_set():
                 batch = self._take(deliveries)
                 if batch:
-                    self._work_off(batch)
+                    self._process(batch)
                     yield from self._in_order()
                 elif self._exhausted and self._waiting:
                     wait_us = max(0, self._waiting[0].due_us - self._now_us())
@@ -220,7 +218,7 @@ class FileRun:
             new.append((self._read, self._flow.read(raw)))
         return new
 
-    def _work_off(self, batch: list[Numbered]) -> None:
+    def _process(self, batch: list[Numbered]) -> None:
         batch = self._hold_back(batch)
         try:
             self._through_outages([delivery for _, delivery in batch])
@@ -235,7 +233,7 @@ class FileRun:
             if result.acknowledged:
                 continue
             if result.outcome is None:  # busy: what comes behind it must not overtake it
-                due_us = now_us + min(result.retry_in_us, BUSY_POLL_US)
+                due_us = now_us + min(result.retry_in_us, POLL_US)
                 heapq.heappush(self._waiting, _Waiting(due_us, n, delivery, delivery.entities))
             else:
                 heapq.heappush(self._waiting, _Waiting(now_us + result.retry_in_us, n, delivery, frozenset()))
@@ -279,7 +277,7 @@ class FileRun:
     def _waited_out(self, attempt: int, give_up_us: int) -> bool:
         """Wait until the ledger may be asked again; False if patience is over, or the flow is told to stop."""
         left_us = give_up_us - self._now_us()
-        wait_us = max(self._flow.breaker.retry_in_us, int(_OUTAGE_BACKOFF.delay_seconds(attempt) * 1_000_000))
+        wait_us = max(self._flow.breaker.retry_in_us, int(OUTAGE_BACKOFF.delay_seconds(attempt) * 1_000_000))
         return left_us > 0 and not self._flow.clock.wait(self._flow.stopping, min(wait_us, left_us) / 1_000_000)
 
     def _in_order(self) -> Iterator[tuple[int, Result]]:

@@ -24,11 +24,11 @@ AUTHORIZERS: Final = ("iam", "jwt", "lambda", "principalId", "claims")
 
 
 def answer_request(
-    run: RunBatch, request: dict[str, Any], terms: BatchLimits, *, settings: Settings, telemetry: Telemetry
+    run: RunBatch, request: dict[str, Any], limits: BatchLimits, *, settings: Settings, telemetry: Telemetry
 ) -> dict[str, Any]:
     """Work off what a request brings, and answer it in the form that Lambda's senders understand."""
     most = settings.deliveries_per_request
-    reply = _refusal(request, settings, telemetry) or _reply(run, request, terms, most, telemetry)
+    reply = _refusal(request, settings, telemetry) or _reply(run, request, limits, most, telemetry)
     answer: dict[str, Any] = {
         "statusCode": reply.status,
         "headers": dict(reply.headers),
@@ -66,11 +66,11 @@ def _is_authenticated(request: dict[str, Any]) -> bool:
     return isinstance(identity, dict) and bool(identity.get("userArn"))
 
 
-def _reply(run: RunBatch, request: dict[str, Any], terms: BatchLimits, most: int, telemetry: Telemetry) -> Reply:
+def _reply(run: RunBatch, request: dict[str, Any], limits: BatchLimits, most: int, telemetry: Telemetry) -> Reply:
     body = body_of(request)
     try:
         raws = deliveries_in_parsed(b"" if body is None else body, most)
-        return reply_for(run(raws, replace(terms, requests=(len(raws),))))
+        return reply_for(run(raws, replace(limits, requests=(len(raws),))))
     except TooMany as refusal:
         return refusal.reply
     except LedgerUnavailable as error:

@@ -49,13 +49,13 @@ def answer(
     telemetry: Telemetry,
 ) -> Any:
     """Work off one invocation, and answer it."""
-    terms = replace(GOES_ON, until_us=_until_us(context, clock))
+    limits = replace(GOES_ON, until_us=_until_us(context, clock))
     if is_request(event):
-        return answer_request(run, event, terms, settings=settings, telemetry=telemetry)
+        return answer_request(run, event, limits, settings=settings, telemetry=telemetry)
     invocation = recognise(event)
     unfinished = invocation.records  # all of them, if the ledger is out of reach
     try:
-        ended = _work_off(run, invocation.records, replace(terms, attempts=ATTEMPTS[invocation.told]))
+        ended = _processed(run, invocation.records, replace(limits, attempts=ATTEMPTS[invocation.told]))
         unfinished = [one.record for one in ended if not one.acknowledged]
     finally:
         _tell_oldest(unfinished, clock, telemetry)
@@ -90,13 +90,13 @@ def _until_us(context: Any, clock: Clock) -> int | None:
     return clock.monotonic_us() + remaining_us - min(MARGIN_US_MAX, remaining_us // MARGIN_SHARE)
 
 
-def _work_off(run: RunBatch, records: list[Record], terms: BatchLimits) -> list[Ended]:
+def _processed(run: RunBatch, records: list[Record], limits: BatchLimits) -> list[Ended]:
     """Work records off; after one that has to come again, the later ones of its group are handed back untried."""
     ended: dict[int, Ended] = {}
     broken: set[str] = set()
     for wave in waves(records):
         behind = [record for record in wave if record.group in broken]
-        for one in _run_each(run, [record for record in wave if record.group not in broken], terms):
+        for one in _run_each(run, [record for record in wave if record.group not in broken], limits):
             ended[id(one.record)] = one
             if not one.acknowledged and one.record.group is not None:
                 broken.add(one.record.group)
@@ -105,11 +105,11 @@ def _work_off(run: RunBatch, records: list[Record], terms: BatchLimits) -> list[
     return [ended[id(record)] for record in records]
 
 
-def _run_each(run: RunBatch, records: list[Record], terms: BatchLimits) -> list[Ended]:
+def _run_each(run: RunBatch, records: list[Record], limits: BatchLimits) -> list[Ended]:
     """Work the deliveries of records off as one batch."""
     if not records:
         return []
-    results = iter(run([raw for record in records for raw in record.raws], terms))
+    results = iter(run([raw for record in records for raw in record.raws], limits))
     each = [(record, [next(results) for _ in record.raws]) for record in records]
     return [Ended(record, own, all(result.acknowledged for result in own)) for record, own in each]
 

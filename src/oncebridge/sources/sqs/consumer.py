@@ -13,6 +13,7 @@ from oncebridge import forks
 from oncebridge.breaker import Outage
 from oncebridge.clock import NEVER
 from oncebridge.engine.limits import GOES_ON
+from oncebridge.engine.waiting import OUTAGE_BACKOFF
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.retry import RetryPolicy
 from oncebridge.sources.sqs.in_flight import InFlight, Message, new_message, wait_us
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 #: Handlers that take longer are given one message at a time: else the others in a worker's share wait for nothing.
 SHARE_US: Final = 100_000
 LOOK_SECONDS: Final = 0.2
-_LEDGER_BACKOFF: Final = RetryPolicy(base_seconds=0.1, cap_seconds=5.0)
 _QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, cap_seconds=20.0)
 _DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, cap_seconds=5.0)
 
@@ -235,7 +235,7 @@ class QueueRun:
                 self._flow.process(deliveries, limits=GOES_ON)
             except LedgerUnavailable as error:
                 self._ledger_outage.began(f"{error}; waiting for it", self._clock.monotonic_us())
-                backoff_us = int(_LEDGER_BACKOFF.delay_seconds(attempt) * 1_000_000)
+                backoff_us = int(OUTAGE_BACKOFF.delay_seconds(attempt) * 1_000_000)
                 retry_in_us = max(self._flow.breaker.retry_in_us, backoff_us)
                 self.in_flight.begin_again(share, retry_in_us)
                 if self._clock.wait(self._closing, retry_in_us / 1_000_000):

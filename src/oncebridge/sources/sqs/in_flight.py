@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import heapq
 import threading
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from oncebridge.engine.task import is_over, stopped
+from oncebridge.engine.waiting import POLL_US
 from oncebridge.sources.sqs.queue import AT_ONCE
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from oncebridge.sources.sqs.queue import Received
 
 Lane: TypeAlias = tuple[str, bytes | str]
-
-BUSY_POLL_US: Final = 200_000  # how often an event is asked for that another process is working on
 
 
 class Message(msgspec.Struct, eq=False, kw_only=True):
@@ -101,7 +100,7 @@ def wait_us(results: Iterable[Result]) -> tuple[int, bool]:
     """Say how long a message waits for its next try, and whether only because others work on its events."""
     left = [result for result in results if not result.acknowledged]
     busy = [result for result in left if result.outcome is None]
-    waits = [min(result.retry_in_us, BUSY_POLL_US) if result.outcome is None else result.retry_in_us for result in left]
+    waits = [min(result.retry_in_us, POLL_US) if result.outcome is None else result.retry_in_us for result in left]
     return max(waits), len(busy) == len(left)
 
 
