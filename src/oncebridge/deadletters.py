@@ -11,8 +11,7 @@ from oncebridge.claim import Ask, Outcome, Status, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.limits import GOES_ON
 from oncebridge.engine.result import Result, joined, reason_for
-from oncebridge.engine.runner import Ended
-from oncebridge.engine.task import Task
+from oncebridge.engine.task import Ended, Task
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_bytes, key_text, unreadable_key
 from oncebridge.ledgers.protocol import Query

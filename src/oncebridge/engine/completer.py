@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from oncebridge.claim import Letter, Outcome, Settlement, newest_after, newest_of, write_newest
+from oncebridge.claim import Outcome, Settlement, newest_after, newest_of, write_newest
 from oncebridge.clock import NEVER
-from oncebridge.engine.task import end_claim, hold
+from oncebridge.engine.task import end, hold, settlements_of
 from oncebridge.engine.waiting import BACKOFF
 from oncebridge.errors import LedgerRefused, LedgerUnavailable, OncebridgeError
 
@@ -23,28 +23,15 @@ if TYPE_CHECKING:
     from oncebridge.claim import Claim, Newest
     from oncebridge.clock import Clock
     from oncebridge.engine.claimer import ClaimCall, LeaseExtender
-    from oncebridge.engine.runner import Ended
     from oncebridge.engine.runs import Run
-    from oncebridge.engine.task import At, Lease, Task
+    from oncebridge.engine.task import At, Ended, Lease, Task
     from oncebridge.ledgers.protocol import Ledger, SettlesAhead
 
 WAIT_US_MAX: Final = 10_000  # however long a settle takes
 
 
-class Finished(NamedTuple):
-    """A task whose handler has ended, and how its claim is settled."""
-
-    task: Task
-    ended: Ended
-    settlement: Settlement
-    took_us: int
-
-
-class Settled(NamedTuple):
-    """A finished task, and whether its claim was still in force."""
-
-    finished: Finished
-    ok: bool
+#: A task that has ended, and whether its claim was still in force.
+Settled: TypeAlias = "tuple[Task, bool]"
 
 
 class SettleTime:
@@ -93,8 +80,8 @@ class BatchCompleter:
         self._held: list[Task] = []
         #: The call whose answers are not held yet: claims that it was granted are released, too.
         self._asked: ClaimCall | None = None
-        self._waiting: list[Finished] = []
-        self._under_way: tuple[list[Finished], Callable[[], list[bool]]] | None = None
+        self._waiting: list[Task] = []
+        self._under_way: tuple[list[Task], Callable[[], list[bool]]] | None = None
         self._oldest_us = 0
         self._settled: list[Settled] = []
         self._lock = threading.RLock()
@@ -137,14 +124,14 @@ class BatchCompleter:
 
     def end(self, task: Task, ended: Ended, now_us: int, took_us: int = 0) -> None:
         """Take the end of one task; write it now if another handler like this one would keep it too long."""
-        finished = _finished(task, ended, took_us)
+        end(task, ended, took_us)
         if ended.settled or ended.lost:  # in its handler's own transaction
-            self._conclude([finished], [not ended.lost])
+            self._conclude([task], [not ended.lost])
             return
         with self._lock:
             if not self._waiting:
                 self._oldest_us = now_us
-            self._waiting.append(finished)
+            self._waiting.append(task)
             if now_us - self._oldest_us + took_us >= self._settle_time.within_us:
                 self.flush()
 
@@ -153,8 +140,9 @@ class BatchCompleter:
         with self._lock:
             if not self._waiting:
                 self._oldest_us = now_us
-            pairs = zip(tasks[:-1], ends[:-1], strict=True)
-            self._waiting += [_finished(task, ended, took_us) for task, ended in pairs]
+            for task, ended in zip(tasks[:-1], ends[:-1], strict=True):
+                end(task, ended, took_us)
+                self._waiting.append(task)
             self.end(tasks[-1], ends[-1], now_us, took_us)
 
     def flush(self) -> None:
@@ -164,13 +152,13 @@ class BatchCompleter:
                 return
             if self._ahead is None:
                 # If this raises they still wait, for `release`.
-                kept = self._patiently([one.settlement for one in self._waiting], self._waiting)
+                kept = self._patiently(settlements_of(self._waiting), self._waiting)
                 waiting, self._waiting = self._waiting, []
                 self._conclude(waiting, kept)
                 return
             self._await_under_way()
             waiting = self._waiting
-            started = self._started(self._ahead, [one.settlement for one in waiting])
+            started = self._started(self._ahead, settlements_of(waiting))
             self._under_way = waiting, started
             self._waiting = []
 
@@ -204,14 +192,14 @@ class BatchCompleter:
         except LedgerUnavailable:
             # They wait again, first of all: a repeat that finds its own outcome is fine.
             self._wait_again(finished)
-            kept = self._patiently([one.settlement for one in self._waiting], self._waiting)
+            kept = self._patiently(settlements_of(self._waiting), self._waiting)
             waiting, self._waiting = self._waiting, []
             self._conclude(waiting, kept)
         else:
             self._conclude(finished, kept)
             self._under_way = None
 
-    def _wait_again(self, finished: list[Finished]) -> None:
+    def _wait_again(self, finished: list[Task]) -> None:
         """Put ends first again whose settle may have been lost; none of them twice."""
         self._waiting = finished + [one for one in self._waiting if one not in finished]
         self._under_way = None
@@ -224,10 +212,10 @@ class BatchCompleter:
             if self._under_way is not None:
                 self._collect(*self._under_way)
             # By event and handler: an interrupt may have left one in two places.
-            ends = {one.task.at: one for one in self._waiting if one.task.claim is not None}
+            ends = {task.at: task for task in self._waiting if task.claim is not None}
             self._waiting = list(ends.values())
             self._end_broken_transactions(ends)
-            settlements = [one.settlement for one in self._waiting] + self._releases(ends)
+            settlements = settlements_of(self._waiting) + self._releases(ends)
             if settlements:
                 with suppress(LedgerUnavailable, LedgerRefused):
                     if patiently and self._waiting:
@@ -240,7 +228,7 @@ class BatchCompleter:
             settled, self._settled = self._settled, []
             return settled
 
-    def _collect(self, finished: list[Finished], answers: Callable[[], list[bool]]) -> None:
+    def _collect(self, finished: list[Task], answers: Callable[[], list[bool]]) -> None:
         try:
             kept = answers()
         except (LedgerUnavailable, LedgerRefused):
@@ -261,10 +249,10 @@ class BatchCompleter:
             if lease.newest is None or claim.chain is None or lease.runs_elsewhere or task.at in ended:
                 continue
             released = newest_after(lease.newest, claim.ask, Outcome.RELEASE, claim.chain.now_us)
-            end = Settlement(claim, Outcome.RELEASE, data=write_newest(released), frees=lease.left == 1)
+            release = Settlement(claim, Outcome.RELEASE, data=write_newest(released), frees=lease.left == 1)
             lease.lost = True
             with suppress(LedgerUnavailable, LedgerRefused):
-                (ok,) = self._once([end])
+                (ok,) = self._once([release])
                 done = newest_after(lease.newest, claim.ask, Outcome.DONE, claim.chain.now_us)
                 lease.newest, lease.lost, task.claim = released if ok else done, False, None
 
@@ -287,11 +275,11 @@ class BatchCompleter:
 
     # --- calls ---------------------------------------------------------------------------------------
 
-    def _patiently(self, settlements: list[Settlement], done: Sequence[Finished]) -> list[bool]:
+    def _patiently(self, settlements: list[Settlement], done: Sequence[Task]) -> list[bool]:
         """Try for as long as the leases last: a stop does not end that, since an effect is done."""
         # Until the last lease is over: a claim that ran out before is still settled if nobody took it over. Judged
         # once, since a ledger that is half there may let claims be extended for ever.
-        give_up_us = max(one.task.lease.runs_until_us for one in done if one.task.lease is not None)
+        give_up_us = max(task.lease.runs_until_us for task in done if task.lease is not None)
         attempt = 1
         while True:
             try:
@@ -312,24 +300,17 @@ class BatchCompleter:
         self._settle_time.note(self._clock.monotonic_us() - started_us)
         return kept
 
-    def _conclude(self, finished: list[Finished], kept: list[bool]) -> None:
-        for one, ok in zip(finished, kept, strict=True):
-            task, lease = one.task, one.task.lease
+    def _conclude(self, finished: list[Task], kept: list[bool]) -> None:
+        for task, ok in zip(finished, kept, strict=True):
+            lease, settlement = task.lease, task.settlement
             assert lease is not None
+            assert settlement is not None
             if not ok:
                 lease.lost = True  # the rest of its chain goes back, too
-            elif one.settlement.frees:
+            elif settlement.frees:
                 lease.over = True
             task.claim = None
-            self._settled.append(Settled(one, ok))
-
-
-def _finished(task: Task, ended: Ended, took_us: int) -> Finished:
-    """Turn a handler's end into that of its claim; a dead one leaves a letter."""
-    letter = None
-    if ended.outcome is Outcome.DEAD:
-        letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
-    return Finished(task, ended, end_claim(task, ended.outcome, ended.retry_in_us, letter), took_us)
+            self._settled.append((task, ok))
 
 
 def _released(claims: list[tuple[Claim, Newest | None]]) -> list[Settlement]:

@@ -22,11 +22,12 @@ from oncebridge.engine.letter_room import LetterRoom
 from oncebridge.engine.limits import USUAL, BatchLimits
 from oncebridge.engine.reader import Reader
 from oncebridge.engine.result import Result, reason_for
-from oncebridge.engine.runner import Ended, HandlerRunner, check_transaction, group_for_send_many
+from oncebridge.engine.runner import HandlerRunner, check_transaction, group_for_send_many
 from oncebridge.engine.runs import Run, Runs
 from oncebridge.engine.side_by_side import Handling, is_one_of_ours, run_side_by_side
 from oncebridge.engine.task import (
     Delivery,
+    Ended,
     Task,
     as_twin,
     claim_of,
@@ -437,7 +438,9 @@ class Flow:
 
     def _report(self, settled: list[Settled]) -> None:
         """Give tasks their results, once their claims are settled."""
-        for (task, ended, _, took_us), ok in settled:
+        for task, ok in settled:
+            ended = task.ended
+            assert ended is not None
             outcome = ended.outcome
             if ok and outcome in (Outcome.ECHO, Outcome.STALE):
                 assert task.answer is not None
@@ -450,7 +453,7 @@ class Flow:
             task.result = result_as(task, verdict, outcome, reason, retry_in_us=ended.retry_in_us)
             if self._listening:
                 move = "settled" if ok else "lost"
-                self.telemetry.record(move_of(move, task, reason, outcome=outcome, duration_ms=took_us / 1000))
+                self.telemetry.record(move_of(move, task, reason, outcome=outcome, duration_ms=task.took_us / 1000))
 
 
 def _is_busy(task: Task) -> bool:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from oncebridge import forks
 from oncebridge.claim import Outcome
-from oncebridge.engine.runner import Ended
-from oncebridge.engine.task import move_of
+from oncebridge.engine.task import Ended, move_of
 from oncebridge.ledgers.protocol import Query
 
 if TYPE_CHECKING:

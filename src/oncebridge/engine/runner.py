@@ -7,14 +7,11 @@ import traceback
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import msgspec
-
 from oncebridge import forks
 from oncebridge.breaker import Open
 from oncebridge.claim import Claim, Outcome
-from oncebridge.discreet import Discreet
 from oncebridge.engine.loop import LoopThread
-from oncebridge.engine.task import claim_of, done_settlement
+from oncebridge.engine.task import Ended, claim_of, done_settlement
 from oncebridge.errors import (
     BatchOfParent,
     ClaimLost,
@@ -42,21 +39,6 @@ if TYPE_CHECKING:
 
 
 AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a message hidden
-
-
-class Ended(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a handler ended. `reason` is free of personal data; `detail` is for whoever asks to see it."""
-
-    shown = ("outcome", "reason", "retry_in_us", "settled", "lost")
-
-    outcome: Outcome
-    reason: str
-    detail: str = ""
-    retry_in_us: int = 0
-    #: Whether the claim was settled already, in the handler's own transaction.
-    settled: bool = False
-    #: Whether the claim was taken over meanwhile, so that nothing took effect.
-    lost: bool = False
 
 
 #: How a handler ended, and what it raised, if that wants to end more than its call.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from oncebridge.claim import (
     Answer,
     Ask,
     Claim,
+    Letter,
     Newest,
     Outcome,
     Settlement,
@@ -27,9 +28,6 @@ from oncebridge.event import Event
 from oncebridge.handlers import Handler, LetterCopy
 from oncebridge.identity import key_text
 from oncebridge.telemetry import Move
-
-if TYPE_CHECKING:
-    from oncebridge.claim import Letter
 
 #: An event, for a handler that needs no name or for one that has one.
 At: TypeAlias = bytes | tuple[bytes, str]
@@ -58,6 +56,21 @@ class Lease(msgspec.Struct, eq=False, gc=False):
     in_transaction: Claim | None = None
 
 
+class Ended(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a handler ended. `reason` is free of personal data; `detail` is for whoever asks to see it."""
+
+    shown = ("outcome", "reason", "retry_in_us", "settled", "lost")
+
+    outcome: Outcome
+    reason: str
+    detail: str = ""
+    retry_in_us: int = 0
+    #: Whether the claim was settled already, in the handler's own transaction.
+    settled: bool = False
+    #: Whether the claim was taken over meanwhile, so that nothing took effect.
+    lost: bool = False
+
+
 class Task(Discreet, msgspec.Struct, eq=False, gc=False):
     """One event on its way to one handler, or a delivery on its way to the dead letters."""
 
@@ -79,6 +92,10 @@ class Task(Discreet, msgspec.Struct, eq=False, gc=False):
     #: The claim that it holds, and its lease; None once it is settled, or lost.
     claim: Claim | None = None
     lease: Lease | None = None
+    #: How its handler ended, how long that took, and how its claim is settled.
+    ended: Ended | None = None
+    took_us: int = 0
+    settlement: Settlement | None = None
     result: Result | None = None
     #: The result that is withheld while its dead letter is kept, but not everyone has a copy.
     withheld: Result | None = None
@@ -145,17 +162,30 @@ def done_settlement(task: Task) -> Settlement:
     return Settlement(claim, Outcome.DONE, data=data, frees=lease.left == 1)
 
 
-def end_claim(task: Task, outcome: Outcome, retry_in_us: int, letter: Letter | None) -> Settlement:
-    """Return the end of a task's claim, and note it in the lease: the next state of its chain is judged on that."""
-    claim, lease = task.claim, task.lease
+def end(task: Task, ended: Ended, took_us: int = 0) -> None:
+    """Turn a handler's end into that of its claim; a dead one leaves a letter.
+
+    It is noted in the lease, too: the next state of its chain is judged on that.
+    """
+    claim, lease, letter = task.claim, task.lease, None
     assert claim is not None
     assert lease is not None
+    task.ended, task.took_us = ended, took_us
     lease.left -= 1
     lease.started_us = None
+    if ended.outcome is Outcome.DEAD:
+        letter = Letter(raw=task.raw, reason=ended.reason, detail=ended.detail)
     if lease.newest is None or claim.chain is None:
-        return Settlement(claim, outcome, retry_in_us, letter)
-    lease.newest = newest_after(lease.newest, claim.ask, outcome, claim.chain.now_us)
-    return Settlement(claim, outcome, retry_in_us, letter, write_newest(lease.newest), lease.left == 0)
+        task.settlement = Settlement(claim, ended.outcome, ended.retry_in_us, letter)
+        return
+    lease.newest = newest_after(lease.newest, claim.ask, ended.outcome, claim.chain.now_us)
+    data = write_newest(lease.newest)
+    task.settlement = Settlement(claim, ended.outcome, ended.retry_in_us, letter, data, lease.left == 0)
+
+
+def settlements_of(tasks: list[Task]) -> list[Settlement]:
+    """Return how the claims of tasks that have ended are settled."""
+    return [task.settlement for task in tasks if task.settlement is not None]
 
 
 def as_twin(task: Task, twin: Task) -> Result | None:

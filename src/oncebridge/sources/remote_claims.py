@@ -16,8 +16,8 @@ from oncebridge import forks
 from oncebridge.claim import Answer, Claim, Outcome, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.result import Result, reason_for
-from oncebridge.engine.runner import Ended, storable
-from oncebridge.engine.task import Delivery, Task, is_over, move_of, result_as, result_from, result_of
+from oncebridge.engine.runner import storable
+from oncebridge.engine.task import Delivery, Ended, Task, is_over, move_of, result_as, result_from, result_of
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import digest, unreadable_key
 
