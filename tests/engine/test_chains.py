@@ -6,7 +6,9 @@ from contextlib import suppress
 import pytest
 
 from oncebridge import Bridge, LedgerUnavailable, PermanentError, RetryLater, Settings
-from oncebridge.claim import Status
+from oncebridge.claim import Claim, Outcome, Status
+from oncebridge.engine.batch_order import AFTER_CUT_MAX
+from oncebridge.engine.runner import Ended
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.testing.clock import ManualClock
@@ -269,6 +271,29 @@ def test_a_long_chain_that_ran_out_ends_in_calls_in_proportion(clock, ledger, wo
     assert ids(sink.given) == [f"one {n}" for n in range(number)]
     assert counted.calls["claim"] <= 2 * number + 1
     assert counted.calls["settle"] <= number
+
+
+def test_no_state_overtakes_one_that_is_busy(clock, ledger, workers):
+    """When another worker holds the entity, all states of the batch go back, also those that were not asked for yet."""
+    deliveries = chain(*range(2 * AFTER_CUT_MAX))
+    run_out(ledger, clock, workers, deliveries, settled=0)
+    held = []
+
+    def take():
+        held.append(flow.read(state(99)).tasks[0])
+        assert flow.claim_alone(held[0], lease_us=LEASE_S * 1_000_000).token
+
+    def give_back():
+        answer = held[0].answer
+        held[0].claim = Claim(held[0].ask, answer.token, answer.attempt, answer.chain)
+        assert flow.settle_alone(held[0], Ended(outcome=Outcome.RELEASE, reason=""))
+
+    sink = Sink()
+    flow = workers(ledger, sink).open()
+    worker = workers(faulty(ledger, Fault("claim", call=3, act=take), Fault("claim", call=4, act=give_back)), sink)
+    results = worker.process_many(deliveries)
+    assert verdicts(results) == [("fresh", "done")] + [("busy", None)] * (len(deliveries) - 1)
+    assert ids(sink.given) == ["one 0"]
 
 
 class Interrupted(KeyboardInterrupt):

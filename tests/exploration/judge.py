@@ -335,10 +335,9 @@ class Judge:
             return
         newest = [one for one in standing if not any(_newer(other, one) for other in standing)]
         this, closed = self._events[shown], book.closed[shown]
+        right = this.state in {one.state for one in newest}
         if closed is not None and closed.status is Status.DEAD:
-            right = not any(_newer(one, this) for one in newest)
-        else:
-            right = this.state in {one.state for one in newest}
+            right = right or not any(_newer(one, this) for one in newest)
         _require(right, Broken.NEWEST, f"the sink shows {this.name}, the newest is {newest[0].name}")
 
 

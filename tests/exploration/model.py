@@ -264,12 +264,12 @@ class Model:
             (ok,) = self._ledger.extend([self._claim_of(worker, member)], lease_us=LEASE_US)
             kept.append(ok)
             before, shelf = shelf, self._unload()
+            self._say((member.first,), ["kept" if ok else "lost"])
             fence = self._fence(worker, member)
             top = member.token if worker.chain is None else worker.chain.top
             book = self.judge.extended(
                 book, fence, top, until_us=world.now_us + LEASE_US, kept=ok, changed=shelf != before
             )
-        self._say(tuple(member.first for member in left), ["kept" if one else "lost" for one in kept])
         worker = replace(worker, since_us=world.now_us)
         if not all(kept):
             worker = self._without(worker, [member for member, ok in zip(left, kept, strict=True) if not ok])
@@ -286,16 +286,12 @@ class Model:
             (ok,) = self._ledger.settle([settlement])
             answers.append(ok)
             before, shelf = shelf, self._unload()
+            self._say((member.first,), [f"{member.outcome} {'accepted' if ok else 'refused'}, token {member.token}"])
             by, fence = self.scenario.deliveries[member.first], self._fence(worker, member)
             book = self.judge.settled(
                 book, by, fence, member.token, member.outcome, kept=ok, changed=shelf != before, buried=call.buried,
                 now_us=world.now_us,
             )  # fmt: skip
-        answered = zip(ends, answers, strict=True)
-        self._say(
-            tuple(member.first for member in ends),
-            [f"{member.outcome} {'accepted' if ok else 'refused'}, token {member.token}" for member, ok in answered],
-        )
         world = replace(world, shelf=shelf, book=book)
         if step.act is Act.LOSE_SETTLE:
             return _with(world, step.worker, worker)
@@ -366,12 +362,12 @@ class Model:
         return self._asks[at]
 
     def _say(self, deliveries: tuple[int, ...], words: list[str] | None = None) -> None:
-        names = []
+        """Add deliveries to the sentence for this step, before the judge may object to it."""
         for place, at in enumerate(deliveries):
             by = self.scenario.deliveries[at]
             name = f"{self.scenario.events[by.event].name} (delivery {at + 1}, envelope {by.envelope})"
-            names.append(f"{name}: {words[place]}" if words else name)
-        self.said += "; ".join(names)
+            between = "" if self.said.endswith(" ") else "; "
+            self.said += f"{between}{name}: {words[place]}" if words else f"{between}{name}"
 
     # --- the ledger and the end ----------------------------------------------------------------------
 

@@ -352,6 +352,7 @@ def test_no_rule_can_be_missed(rules, scenario, kind, monkeypatch):
                 monkeypatch.setattr(module, name, rule)
     violation = violation_of(scenario)
     assert violation.kind is kind, str(violation)
+    assert not any(step.endswith(" ") for step in violation.trace), "a step that does not name its deliveries"
 
 
 NAIVE = [

@@ -241,7 +241,7 @@ class Flow:
             busy = [task for task in asked if _is_busy(task)]
             order.move_up()
             if busy and len(busy) == len(order.front()) and not self._waited(busy, give_up_us):
-                _give_up(busy)
+                _give_up(busy, order.waiting)
                 order.move_up()
 
     def _as_twin(self, task: Task, first: Task) -> Result | None:
@@ -462,11 +462,13 @@ def _is_busy(task: Task) -> bool:
     return task.result is None and answer is not None and answer.verdict is Verdict.BUSY and answer.busy_us > 0
 
 
-def _give_up(busy: list[Task]) -> None:
-    """Hand busy tasks back."""
-    for task in busy:
-        assert task.answer is not None
-        task.result = result_from(task, task.answer, retry_in_us=task.answer.busy_us)
+def _give_up(busy: list[Task], waiting: list[Task]) -> None:
+    """Hand busy tasks back, and the states that wait behind one of them: none overtakes it."""
+    in_the_way = {task.ask.entity: task.answer for task in busy if task.ask.entity is not None}
+    for task in busy + [task for task in waiting if task.ask.entity in in_the_way and not _is_busy(task)]:
+        task.answer = answer = in_the_way.get(task.ask.entity) or task.answer
+        assert answer is not None
+        task.result = result_from(task, answer, retry_in_us=answer.busy_us)
 
 
 def _chains(tasks: list[Task]) -> list[list[Task]]:
