@@ -464,7 +464,9 @@ def _is_busy(task: Task) -> bool:
 
 def _give_up(busy: list[Task], waiting: list[Task]) -> None:
     """Hand busy tasks back, and the states that wait behind one of them: none overtakes it."""
-    in_the_way = {task.ask.entity: task.answer for task in busy if task.ask.entity is not None}
+    in_the_way: dict[bytes | None, Answer | None] = {
+        task.ask.entity: task.answer for task in busy if task.ask.entity is not None
+    }
     for task in busy + [task for task in waiting if task.ask.entity in in_the_way and not _is_busy(task)]:
         task.answer = answer = in_the_way.get(task.ask.entity) or task.answer
         assert answer is not None
