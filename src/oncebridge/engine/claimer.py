@@ -203,7 +203,7 @@ class LeaseExtender:
                 return
             thread = _Thread()
             try:
-                start([background(self._run, thread, name="oncebridge-keeper")])
+                start([background(self._run, thread, name="oncebridge-extender")])
                 thread.begun.wait()
                 self._thread = thread
             except BaseException:  # it may run all the same
