@@ -65,7 +65,7 @@ format: $(VENV)/.dev ## Format the code and repair what lint can repair
 package: dist/.built $(VENV)/.lambda ## Make the zip that deploy/template.yaml deploys (ADD='...': with files of your own)
 	@$(PY) tools/package.py dist/oncebridge-lambda.zip --wheel dist/*.whl --libraries $(VENV)/lambda/* --add $(ADD)
 
-prove: $(VENV)/.dev $(VENV)/.wheel ## Enumerate the protocol with one fault more than the tests do (minutes)
+prove: $(VENV)/.dev $(VENV)/.wheel ## Enumerate the protocol with one fault more than the tests do (15 minutes)
 	@PYTHONPATH=tests $(PY) -m exploration --long
 
 bench: $(VENV)/.bench $(VENV)/.wheel ## Measure speed beside what one would write by hand
