@@ -209,7 +209,7 @@ def newest_of(chain: Chain) -> Newest:
 
 
 def has_other_content(ask: Ask, content: bytes | None) -> bool:
-    """Tell whether the same explicit id came with another content."""
+    """Return whether the same explicit id came with another content."""
     return ask.content is not None and content is not None and ask.content != content
 
 
@@ -223,7 +223,7 @@ def duplicate_verdict(ask: Ask, envelope: str | None) -> Verdict:
 
 
 def judge(ask: Ask, newest: Newest) -> Verdict:
-    """Tell whether a claimed state is an echo, stale, or news to its entity."""
+    """Return whether a claimed state is an echo, stale, or news to its entity."""
     if ask.force:
         return Verdict.FRESH
     if _is_echo(ask, newest):
@@ -243,7 +243,7 @@ def newest_after(newest: Newest, ask: Ask, outcome: Outcome, now_us: int) -> New
 
 
 def older(one: Moment, other: Moment) -> bool:
-    """Tell whether one moment is strictly older: no time later, and at least one earlier."""
+    """Return whether one moment is strictly older: no time later, and at least one earlier."""
     if one.version is not None and other.version is not None:
         return 0 < other.version - one.version <= VERSIONS_BEHIND_MAX
     pairs = [(a, b) for a, b in zip(one.times, other.times, strict=False) if a is not None and b is not None]
@@ -251,14 +251,14 @@ def older(one: Moment, other: Moment) -> bool:
 
 
 def within_window(one: Moment, other: Moment, window_ns: int) -> bool:
-    """Tell whether all times of two moments lie within the echo window."""
+    """Return whether all times of two moments lie within the echo window."""
     comparable = one.echoes and other.echoes and bool(one.times) and len(one.times) == len(other.times)
     pairs = zip(one.times, other.times, strict=False)
     return comparable and all(a == b or (a is not None and b is not None and abs(a - b) <= window_ns) for a, b in pairs)
 
 
 def is_believable(moment: Moment, now_us: int) -> bool:
-    """Tell whether a moment may become an entity's newest: one from the future would block it for ever."""
+    """Return whether a moment may become an entity's newest: one from the future would block it for ever."""
     if moment.version is not None:
         return True
     known = [time for time in moment.times if time is not None]
@@ -266,7 +266,7 @@ def is_believable(moment: Moment, now_us: int) -> bool:
 
 
 def _is_echo(ask: Ask, newest: Newest) -> bool:
-    """Tell whether a state says again what its entity's newest done event has said."""
+    """Return whether a state says again what its entity's newest done event has said."""
     if newest.unsure or newest.state is None or ask.state != newest.state:
         return False
     return within_window(ask.moment, newest.moment, ask.echo_window_ns)

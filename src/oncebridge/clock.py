@@ -22,7 +22,7 @@ class Stop(threading.Event):
         self._gate.acquire()
 
     def is_set(self) -> bool:
-        """Tell whether it is set."""
+        """Return whether it is set."""
         return self._is_set
 
     def set(self) -> None:

@@ -240,7 +240,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def is_uuid(text: str) -> bool:
-    """Tell whether a text has the form of the ids that EventBridge and Genesys give; no version is promised."""
+    """Return whether a text has the form of the ids that EventBridge and Genesys give; no version is promised."""
     return _UUID.fullmatch(text) is not None
 
 
@@ -289,7 +289,7 @@ def topic_template(topic_name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_template_of(topic: str, topic_name: str) -> bool:
-    """Tell whether a concrete name is one of a template's: the same parts, with ids for placeholders."""
+    """Return whether a concrete name is one of a template's: the same parts, with ids for placeholders."""
     around = _around_id(topic)
     if around is None:
         parts, names = topic.split("."), topic_name.split(".")

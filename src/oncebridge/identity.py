@@ -97,7 +97,7 @@ def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: boo
 
 
 def _is_shared(basis: str, profile: Profile, moment: Moment, precise: bool) -> bool:
-    """Tell whether the time is part of the identity, so that no delivery of the event can have another."""
+    """Return whether the time is part of the identity, so that no delivery of the event can have another."""
     if profile.exclude:  # perhaps the time itself
         return False
     return (basis == "body" and precise) or (basis == "body and publish time" and moment.echoes)

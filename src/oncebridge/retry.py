@@ -20,7 +20,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     cap_seconds: Annotated[float, Meta(ge=0, le=86_400, description="longest wait of all")] = 30.0
 
     def is_last(self, attempt: int) -> bool:
-        """Tell whether no attempt may follow this one."""
+        """Return whether no attempt may follow this one."""
         return attempt >= self.attempts
 
     def ceiling_seconds(self, attempt: int) -> float:

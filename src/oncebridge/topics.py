@@ -315,13 +315,13 @@ def pattern_pieces(pattern: str) -> list[str]:
 
 
 def is_part(piece: str) -> bool:
-    """Tell whether a piece of a pattern stands for one part of a topic."""
+    """Return whether a piece of a pattern stands for one part of a topic."""
     return piece.startswith("{") and piece.endswith("}")
 
 
 @lru_cache(maxsize=1024)
 def _id_positions(topic: str) -> tuple[int | None, int | None]:
-    """Tell where in a topic's name the conversation's and the user's id stand."""
+    """Return where in a topic's name the conversation's and the user's id stand."""
     parts = topic.split(".")
 
     def after(*names: str) -> int | None:

@@ -22,14 +22,14 @@ class BatchOrder:
     """The tasks of a batch that have no result yet."""
 
     def __init__(self, tasks: Iterable[Task], as_twin: Callable[[Task, Task], Result | None]) -> None:
-        """Take tasks in order of arrival; those that have a result already are there for their twins alone."""
+        """Take tasks in order of arrival; those that already have a result are there for their copies alone."""
         self._as_twin = as_twin
         self._first: dict[Hashable, Task] = {}
         #: Tasks to ask for, and tasks that follow the first one of their kind.
         self._leading: list[Task] = []
         self._following: list[tuple[Hashable, Task]] = []
         self._cut: set[bytes] = set()
-        #: Whether an event may come with two contents, which one call must not name both.
+        #: Whether an event may come with two contents; one call must not name both.
         self._has_contents = False
         for task in tasks:
             ask = task.ask
@@ -47,7 +47,7 @@ class BatchOrder:
 
     @property
     def waiting(self) -> list[Task]:
-        """All that have no result yet."""
+        """All tasks that have no result yet."""
         return [*self._leading, *(task for _, task in self._following)]
 
     def front(self) -> list[Task]:
@@ -76,7 +76,7 @@ class BatchOrder:
             self._cut.add(task.ask.entity)
 
     def move_up(self) -> None:
-        """Drop those that have a result now; their twins take over what became of them, where that is known."""
+        """Drop tasks that have a result now; their copies take it over, where it is known."""
         self._leading = [task for task in self._leading if task.result is None]
         if self._following:
             self._follow()

@@ -73,7 +73,7 @@ class Claimer:
     def claim(self, call: ClaimCall) -> list[Answer]:
         """Make a call; return an answer for each ask, in order.
 
-        Raises `LedgerUnavailable`, and then nothing is known: a claim that was granted all the same runs out.
+        Raises `LedgerUnavailable`; the outcome is then unknown, and a claim that was granted runs out.
         """
         return self._repeated(lambda: self.claim_once(call))
 
@@ -92,7 +92,7 @@ class Claimer:
             try:
                 return call()
             except LedgerUnavailable:
-                # No repeat is let through while the breaker is open: then there is nothing to wait for.
+                # While the breaker is open no repeat gets through, so there is nothing to wait for.
                 if attempt == CALL_TRIES or self._breaker.retry_in_us:
                     raise
                 if self._clock.wait(self._stopping, BACKOFF.delay_seconds(attempt)):
@@ -115,12 +115,12 @@ class ClaimCall:
         self.asks = asks
         self.nonce = nonce
         self.asked_us = asked_us
-        #: Whether the call has failed, so that nothing more can be learnt by repeating it.
+        #: Whether the call has failed, so that a repeat can bring nothing new.
         self._is_known = False
 
     @property
     def runs_until_us(self) -> int:
-        """Until when claims that it is granted surely run."""
+        """Until when the claims that it is granted surely run."""
         return self.asked_us + self._claimer.lease_us
 
     def answers(self) -> list[Answer]:
@@ -132,7 +132,7 @@ class ClaimCall:
             raise
 
     def granted(self) -> list[Claim]:
-        """Return the claims that were granted although nobody saw the answer: the call is repeated under its nonce."""
+        """Return claims that were granted in an answer nobody saw: the call is repeated under its nonce."""
         if self._is_known:
             return []
         answers = self._claimer.claim_once(self)
@@ -150,12 +150,12 @@ class Holds(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether none of them is worked under any more."""
+        """Whether no handler works under any of them any more."""
         ...
 
 
 class _Thread:
-    """What ends the thread, and what tells that it has begun and ended."""
+    """The signal that ends the thread, and those that say it has begun and ended."""
 
     def __init__(self) -> None:
         self.begun = Stop()
@@ -169,7 +169,7 @@ class LeaseExtender:
     def __init__(
         self, ledger: Ledger, breaker: Breaker, clock: Clock, *, lease_us: int, handler_timeout_us: int
     ) -> None:
-        """Start no thread yet: most batches are over before the first tick."""
+        """Start no thread yet: most batches end before the first tick."""
         self._ledger = ledger
         self._breaker = breaker
         self._clock = clock
@@ -182,10 +182,10 @@ class LeaseExtender:
         forks.register(self)
 
     def before_fork(self) -> None:
-        """Do nothing: nothing of it is used in the child."""
+        """Do nothing: the child uses none of it."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Begin anew in the child: its parent's claims are not its own, and the thread is not there."""
+        """Start over in the child: its parent's claims are not its own, and the thread does not exist there."""
         if in_child:
             self._watched = set()
             self._lock = threading.Lock()
@@ -206,7 +206,7 @@ class LeaseExtender:
                 start([background(self._run, thread, name="oncebridge-extender")])
                 thread.begun.wait()
                 self._thread = thread
-            except BaseException:  # it may run all the same
+            except BaseException:  # it may run anyway
                 self._thread = None
                 thread.stop.set()
                 raise
@@ -216,7 +216,7 @@ class LeaseExtender:
         self._watched.discard(holds)
 
     def ensure(self, lease: Lease, now_us: int) -> bool:
-        """Make sure just before a handler starts that its lease still runs; False if it was taken over."""
+        """Check just before a handler starts that its lease still runs; False if another worker took it over."""
         if not lease.lost and lease.runs_until_us - now_us < self._lease_us // 2:
             self._extend([lease])
         lease.started_us = now_us
@@ -243,7 +243,7 @@ class LeaseExtender:
         now_us = self._clock.monotonic_us()
         due: list[Lease] = []
         for holds in list(self._watched):
-            if holds.is_over:  # an interrupt kept it from saying so
+            if holds.is_over:  # an interrupt prevented the end from being noted
                 self.forget(holds)
             else:
                 due += [one for one in list(holds.leases) if not (one.lost or one.over or self._timed_out(one, now_us))]

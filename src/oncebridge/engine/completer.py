@@ -85,7 +85,7 @@ class BatchCompleter:
         self._oldest_us = 0
         self._settled: list[Settled] = []
         self._lock = threading.RLock()
-        #: Whether one wait for the ledger lasted until the leases were over: no other one has to.
+        #: Whether one wait for the ledger lasted until the leases ended: no further wait is needed.
         self._patience_over = False
 
     @property
@@ -96,7 +96,7 @@ class BatchCompleter:
     # --- holding -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        """Begin; should the run break off, it knows what to release."""
+        """Begin; if the run breaks off, it knows which claims to release."""
         self.run.completers.append(self)
         return self
 
@@ -123,7 +123,7 @@ class BatchCompleter:
     # --- ends ----------------------------------------------------------------------------------------
 
     def end(self, task: Task, ended: Ended, now_us: int, took_us: int = 0) -> None:
-        """Take the end of one task; write it now if another handler like this one would keep it too long."""
+        """Take the end of one task; write it now if another handler like this one would delay it too long."""
         end(task, ended, took_us)
         if ended.settled or ended.lost:  # in its handler's own transaction
             self._conclude([task], [not ended.lost])
@@ -136,7 +136,7 @@ class BatchCompleter:
                 self.flush()
 
     def end_together(self, tasks: list[Task], ends: list[Ended], now_us: int, took_us: int) -> None:
-        """Take the ends of several tasks that one call has brought: they need not be written one by one."""
+        """Take the ends of several tasks from one call: they need not be written one by one."""
         with self._lock:
             if not self._waiting:
                 self._oldest_us = now_us
@@ -146,7 +146,7 @@ class BatchCompleter:
             self.end(tasks[-1], ends[-1], now_us, took_us)
 
     def flush(self) -> None:
-        """Write the ends that wait; where the ledger can, they are on their way when this returns."""
+        """Write the pending ends; where the ledger can, they are on their way when this returns."""
         with self._lock:
             if not self._waiting:
                 return
@@ -170,7 +170,7 @@ class BatchCompleter:
             return lambda: self._once(settlements)
 
     def write_through(self) -> None:
-        """Write the ends that wait, and wait for those on their way."""
+        """Write the pending ends, and wait for those on their way."""
         with self._lock:
             self.flush()
             self._await_under_way()
@@ -190,7 +190,7 @@ class BatchCompleter:
             with self._breaker.informed_by(LedgerUnavailable):
                 kept = answers()
         except LedgerUnavailable:
-            # They wait again, first of all: a repeat that finds its own outcome is fine.
+            # They are pending again, first in line: a repeat that finds its own outcome is fine.
             self._wait_again(finished)
             kept = self._patiently(settlements_of(self._waiting), self._waiting)
             waiting, self._waiting = self._waiting, []
@@ -200,14 +200,14 @@ class BatchCompleter:
             self._under_way = None
 
     def _wait_again(self, finished: list[Task]) -> None:
-        """Put ends first again whose settle may have been lost; none of them twice."""
+        """Put ends whose settle may have been lost first in line again, none of them twice."""
         self._waiting = finished + [one for one in self._waiting if one not in finished]
         self._under_way = None
 
     # --- release -------------------------------------------------------------------------------------
 
     def give_back(self, *, patiently: bool) -> list[Settled]:
-        """Write the ends that wait, and release the rest; a handler that still runs elsewhere keeps its claim."""
+        """Write the pending ends and release the rest; a handler that still runs elsewhere keeps its claim."""
         with self._lock:
             if self._under_way is not None:
                 self._collect(*self._under_way)
@@ -240,7 +240,7 @@ class BatchCompleter:
     def _end_broken_transactions(self, ended: Iterable[At]) -> None:
         """Release events whose transaction broke off; a refusal says that it has committed all the same.
 
-        The rest of a chain is released on what its entity is after that. If nobody can say, its lease runs out.
+        The rest of a chain is released with the state of its entity after that. If that is unknown, its lease runs out.
         """
         for task in self._held:
             claim, lease = task.claim, task.lease
@@ -257,7 +257,7 @@ class BatchCompleter:
                 lease.newest, lease.lost, task.claim = released if ok else done, False, None
 
     def _releases(self, ended: Iterable[At]) -> list[Settlement]:
-        """Return the releases of all claims that are held without an end, and of those whose grant nobody saw."""
+        """Return the releases of all claims held without an end, and of those whose grant was never seen."""
         known = set(ended)
         claims: dict[At, tuple[Claim, Newest | None]] = {}
         for task in self._held:
@@ -276,9 +276,9 @@ class BatchCompleter:
     # --- calls ---------------------------------------------------------------------------------------
 
     def _patiently(self, settlements: list[Settlement], done: Sequence[Task]) -> list[bool]:
-        """Try for as long as the leases last: a stop does not end that, since an effect is done."""
-        # Until the last lease is over: a claim that ran out before is still settled if nobody took it over. Judged
-        # once, since a ledger that is half there may let claims be extended for ever.
+        """Try for as long as the leases last; a stop does not end this, since the effect is done."""
+        # Until the last lease ends: a claim that ran out earlier is still settled if nobody took it over. Computed
+        # once, since a ledger that only half works may let claims be extended for ever.
         give_up_us = max(task.lease.runs_until_us for task in done if task.lease is not None)
         attempt = 1
         while True:

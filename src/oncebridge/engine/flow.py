@@ -1,9 +1,9 @@
 """The one way that every delivery takes: read, claim, judge, run, complete.
 
 A batch is one claim call: its facts, and for each entity the chain of its states, in order of arrival. The worker that
-holds an entity judges each state just before its turn, on what the one before left. Further rounds are for what could
-not be had: events that are busy, conflicts, and events whose last claim ran out, which are claimed alone. A busy event
-is waited for only while nothing is held.
+holds an entity judges each state just before its turn, on the entity as the state before left it. Further rounds are
+for tasks that were not granted: busy events, conflicts, and events whose last claim ran out, which are claimed alone.
+A busy event is waited for only while nothing is held.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Flow:
     def process(
         self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0, limits: BatchLimits = USUAL
     ) -> None:
-        """Bring deliveries to a result; those that have one are tried again unless it is for good."""
+        """Bring deliveries to a result; those that have one are tried again unless it is final."""
         tasks = [task for delivery in deliveries for task in delivery.tasks if not is_over(task)]
         for task in tasks:
             task.result, task.withheld = task.withheld, None
@@ -150,10 +150,10 @@ class Flow:
         """Send dead letters to the queues and buses beside the ledger; an unsent one is not acknowledged."""
         self._run(USUAL, partial(self._send_on, tasks, self.clock.monotonic_us()))
 
-    # --- claims for handlers that are not run here ---------------------------------------------------
+    # --- claims for handlers that run elsewhere --------------------------------------------------------
 
     def claim_alone(self, task: Task, *, lease_us: int, nonce: bytes | None = None) -> Answer:
-        """Claim one event for a handler that is not run here; a state that is no news is settled at once."""
+        """Claim one event for a handler that runs elsewhere; a state that is no news is settled at once."""
         return self._run(USUAL, partial(self._claim_alone, task, lease_us, nonce))
 
     def _claim_alone(self, task: Task, lease_us: int, nonce: bytes | None, run: Run) -> Answer:
@@ -173,7 +173,7 @@ class Flow:
             return task.answer
 
     def settle_alone(self, task: Task, ended: Ended) -> bool:
-        """Settle the claim of a task whose handler was not run here; False if it was taken over."""
+        """Settle the claim of a task whose handler ran elsewhere; False if it was taken over."""
         return self._run(USUAL, partial(self._settle_alone, task, ended))
 
     def _settle_alone(self, task: Task, ended: Ended, run: Run) -> bool:
@@ -185,11 +185,11 @@ class Flow:
         return ok
 
     def claimer(self, lease_us: int) -> Claimer:
-        """Make a claimer whose claims run for so long."""
+        """Make a claimer whose claims run this long."""
         return Claimer(self.ledger, self.breaker, self.clock, lease_us=lease_us, stopping=self.stopping)
 
     def completer(self, run: Run, ahead: SettlesAhead | None = None, tries: int | None = None) -> BatchCompleter:
-        """Make a completer for claims of a run."""
+        """Make a completer for the claims of a run."""
         return BatchCompleter(
             self.ledger,
             self.breaker,
@@ -207,11 +207,11 @@ class Flow:
         self._sends_many = any(handler.many > 1 for handler in self._handlers)
 
     def close(self, then: Callable[[], None] = lambda: None) -> None:
-        """Let running handlers finish, release the rest, and end what runs in the background."""
+        """Wait for running handlers, release the rest, and end the background threads."""
         self._runs.close(then)
 
     def _is_handler(self) -> bool:
-        """Tell whether the caller runs in a thread that handlers run in beside their batch."""
+        """Return whether the caller is a thread that runs handlers beside their batch."""
         return is_one_of_ours() or self._runner.loop.is_current()
 
     def _end_background(self) -> None:
@@ -224,13 +224,13 @@ class Flow:
         return run.limits.concurrency or self._settings.concurrency
 
     def _must_stop(self, run: Run) -> bool:
-        """Tell whether nothing more may be begun."""
+        """Return whether nothing more may begin."""
         until_us = run.limits.until_us
         out_of_time = until_us is not None and self.clock.monotonic_us() >= until_us
         return out_of_time or self._runs.is_closing or self.stopping.is_set()
 
     def _rounds(self, tasks: list[Task], give_up_us: int, run: Run) -> None:
-        """Give every task a result; those that have one already are looked at for their twins."""
+        """Give every task a result; those that already have one only serve their copies."""
         order = BatchOrder(tasks, self._as_twin)
         while asked := order.front():
             if self._must_stop(run):
@@ -268,7 +268,7 @@ class Flow:
                 withhold(task, copy)
 
     def _round(self, tasks: list[Task], order: BatchOrder, run: Run) -> None:
-        """Claim these, and bring those that were granted to their ends."""
+        """Claim these, and bring the granted ones to their ends."""
         for task in self._claim_and_run(tasks, run, alone=len(tasks) == 1):
             order.cut(task)
             self._claim_and_run([task], run, alone=True)  # by itself, just before its handler starts: it ran out
@@ -285,7 +285,7 @@ class Flow:
         return lonely
 
     def _sort(self, tasks: list[Task], answers: list[Answer]) -> tuple[list[Task], list[Task]]:
-        """Return the tasks that were granted, and those that must be claimed alone; duplicates have a result then."""
+        """Return the granted tasks, and those that must be claimed alone; duplicates get their result here."""
         granted: list[Task] = []
         lonely: list[Task] = []
         for task, answer in zip(tasks, answers, strict=True):
@@ -296,7 +296,7 @@ class Flow:
                     continue
                 granted.append(task)
                 if answer.chain is not None:
-                    continue  # its verdict is told when its turn has come
+                    continue  # its verdict is reported at its turn
             elif answer.verdict is Verdict.CONFLICT:
                 self._note_claimed(task, answer)
                 self.reader.turn_into_conflict(task)
@@ -327,7 +327,7 @@ class Flow:
             run_side_by_side([self._handling(chain, completer) for chain in _chains(tasks)], concurrency)
 
     def _run_wave(self, tasks: list[Task], completer: BatchCompleter, concurrency: int) -> None:
-        """Run tasks of which no two share a lease; those for one sink go together in few calls."""
+        """Run tasks of which no two share a lease; tasks for one sink share a few calls."""
         groups, alone = group_for_send_many([task for task in tasks if not self._ended_untried(task, completer)])
         if concurrency > 1 and len(groups) + len(alone) > 1:
             handlings = [Handling(_leases(group), partial(self._run_group, group, completer)) for group in groups]
@@ -353,7 +353,7 @@ class Flow:
         assert lease is not None
         assert handler is not None
         if not self._extender.ensure(lease, started_us):
-            return started_us  # taken over before it was tried: asked for again in the next round
+            return started_us  # taken over before it was tried: claimed again in the next round
         if handler.wants_transaction and lease.newest is not None:
             completer.write_through()  # the ends before it in its chain, since the transaction settles this one
         given = self._event_for(task) if task.copy is None else task.copy
@@ -365,7 +365,7 @@ class Flow:
         return now_us
 
     def _ended_untried(self, task: Task, completer: BatchCompleter) -> bool:
-        """End a task whose handler is not to be called, or leave one whose lease is lost; tell whether that is so."""
+        """End a task whose handler must not be called, or leave one whose lease is lost; False if neither applies."""
         lease, run = task.lease, completer.run
         assert lease is not None
         if lease.lost or task.claim is None:
@@ -387,7 +387,7 @@ class Flow:
         return True
 
     def _judged(self, task: Task, lease: Lease) -> Ended | None:
-        """Tell the verdict of a state whose turn has come; return its end if it is no news."""
+        """Report the verdict of a state at its turn; return its end if it is no news."""
         assert lease.newest is not None
         assert task.answer is not None
         verdict = judge(task.ask, lease.newest)
@@ -412,7 +412,7 @@ class Flow:
             assert task.lease is not None
             if self._must_stop(completer.run):
                 self._end(task, _STOPPED, started_us, 0, completer)
-            elif self._extender.ensure(task.lease, started_us):  # otherwise asked for again in the next round
+            elif self._extender.ensure(task.lease, started_us):  # otherwise claimed again in the next round
                 ready.append(task)
         if not ready:
             return
@@ -457,13 +457,13 @@ class Flow:
 
 
 def _is_busy(task: Task) -> bool:
-    """Tell whether another worker has a task's event or entity."""
+    """Return whether another worker holds a task's event or entity."""
     answer = task.answer
     return task.result is None and answer is not None and answer.verdict is Verdict.BUSY and answer.busy_us > 0
 
 
 def _give_up(busy: list[Task], waiting: list[Task]) -> None:
-    """Hand busy tasks back, and the states that wait behind one of them: none overtakes it."""
+    """Hand back busy tasks, and the states behind them: none may overtake a busy one."""
     in_the_way: dict[bytes | None, Answer | None] = {
         task.ask.entity: task.answer for task in busy if task.ask.entity is not None
     }

@@ -1,4 +1,4 @@
-"""The unreadable deliveries of one request into one dead letter: a request could leave thousands otherwise."""
+"""Joins the unreadable deliveries of one request into one dead letter: one request could leave thousands otherwise."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from oncebridge.engine.task import Delivery
 
-LETTER_BYTES_MAX: Final = 262_144  # what every ledger takes; where there is more, there are several letters
+LETTER_BYTES_MAX: Final = 262_144  # every ledger takes this much; more is split into several letters
 
 
 def join_unreadable(deliveries: Sequence[Delivery], requests: Sequence[int], secret: bytes) -> None:
-    """Let the unreadable ones of each request share a task; `requests` tells how many deliveries each brought."""
+    """Give the unreadable deliveries of each request one task; `requests` has how many deliveries each brought."""
     start = 0
     for number in requests:
         own = [one for one in deliveries[start : start + number] if len(one.tasks) == 1 and one.tasks[0].unreadable]
@@ -32,7 +32,7 @@ def join_unreadable(deliveries: Sequence[Delivery], requests: Sequence[int], sec
 
 
 def _parts(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
-    """Yield those that fit into one letter, where there are several."""
+    """Yield groups that fit into one letter each."""
     part: list[Delivery] = []
     size = 0
     for delivery in deliveries:
@@ -47,7 +47,7 @@ def _parts(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
 
 
 def _joined(tasks: Sequence[Task], secret: bytes) -> Task:
-    """Make one task of several, which holds a list: unwrapped, it gives each of them back."""
+    """Make one task of several: it holds a list, and unwrapping that gives each of them back."""
     if len(tasks) == 1:
         return tasks[0]
     raws = list(dict.fromkeys(task.raw for task in tasks))
@@ -70,5 +70,5 @@ def _element(raw: bytes) -> bytes:
             pass
         else:
             return raw
-    # Bytes that are no text are written as halves of surrogate pairs, from which they can be told again.
+    # Bytes that are no text are written as surrogate halves, from which they can be recovered.
     return json.dumps(raw.decode(errors="surrogateescape")).encode()

@@ -1,4 +1,4 @@
-"""Room for dead letters, where there is a bound: what would be one more is not acknowledged, and comes again."""
+"""Room for dead letters, where there is a bound: a delivery that would exceed it is not acknowledged, so it returns."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ AGAIN_IN_US: Final = 60_000_000
 
 
 class LetterRoom:
-    """Knows about how many dead letters there are. Other workers keep some too, so a few more than the bound may be."""
+    """Keeps an approximate count of dead letters. Other workers keep some too, so a few may exceed the bound."""
 
     def __init__(self, ledger: Ledger, clock: Clock, telemetry: Telemetry, most: int | None) -> None:
-        """Take the ledger that keeps them, who is told, and how many there may be; None: any number."""
+        """Take the ledger that keeps them, where to warn, and how many there may be; None: any number."""
         self._ledger = ledger
         self._clock = clock
         self._telemetry = telemetry
@@ -38,7 +38,7 @@ class LetterRoom:
         forks.free_locks(self, "_lock")
 
     def checked(self, task: Task, ended: Ended) -> Ended:
-        """Return the end of a task; where it would be a dead letter too many, it is to be tried again."""
+        """Return the end of a task; if its dead letter would be one too many, it is to be retried instead."""
         if ended.outcome is not Outcome.DEAD or task.ask.redrive or task.copy is not None or self.is_there():
             return ended
         self._telemetry.record(move_of("refused", task, self.words, outcome=Outcome.RETRY))
@@ -46,14 +46,14 @@ class LetterRoom:
 
     @property
     def words(self) -> str:
-        """What is wrong where there is none, and what to do."""
+        """The reason where there is no room, and the fix."""
         return (
             f"there are dead_letters_max = {self._most} dead letters already, so it is not acknowledged, and comes "
             "again; redrive or discard some: oncebridge dead list"
         )
 
     def is_there(self) -> bool:
-        """Tell whether one more dead letter may be kept, and count it."""
+        """Return whether one more dead letter may be kept, and count it."""
         if self._most is None:
             return True
         now_us = self._clock.monotonic_us()

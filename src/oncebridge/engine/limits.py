@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Limits of one batch, set by its source: a deadline, the attempts it makes, and overrides of settings."""
 
-    #: By the monotonic clock: nothing is begun after that, and what was not tried is given back.
+    #: By the monotonic clock: nothing begins after that, and untried tasks are given back.
     until_us: int | None = None
-    #: How many attempts whoever delivers makes before it gives up; the settings may say fewer.
+    #: How many attempts the sender makes before it gives up; the settings may say fewer.
     attempts: int | None = None
-    #: How long to wait for what somebody else is working on.
+    #: How long to wait for events that another worker holds.
     busy_wait_seconds: float | None = None
     #: Handlers at a time.
     concurrency: int | None = None
@@ -30,8 +30,8 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 USUAL: Final = BatchLimits()
-#: For ways in that tell of failures themselves, and go on: one event cannot end them.
+#: For sources that report failures themselves and go on: one event cannot end them.
 GOES_ON: Final = BatchLimits(escapes=False)
 
-#: Processes a batch within limits, and returns what became of each delivery, in order.
+#: Processes a batch within limits, and returns the result of each delivery, in order.
 RunBatch: TypeAlias = "Callable[[list[Any], BatchLimits], list[Result]]"

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from oncebridge.engine.task import Lease
 
-#: How long an interrupt waits for a cancelled handler; one that is not over then keeps its claim until the lease ends.
+#: How long an interrupt waits for a cancelled handler; one that runs on keeps its claim until the lease ends.
 CANCEL_SECONDS: Final = 5.0
 
-#: Loops of a parent, in its forked child: to close one there would take the parent's from under it.
+#: A parent's loops, in its forked child: closing one there would break it in the parent.
 _OF_PARENTS: Final[list[_Thread]] = []
 
 
@@ -37,10 +37,10 @@ class LoopThread:
         forks.register(self)
 
     def before_fork(self) -> None:
-        """Do nothing: nothing of it is used in the child."""
+        """Do nothing: the child uses none of it."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Begin anew in the child: the thread is not there."""
+        """Start over in the child: the thread does not exist there."""
         if in_child:
             self._lock = threading.Lock()
             if self._thread is not None:
@@ -48,7 +48,7 @@ class LoopThread:
             self._thread = None
 
     def is_current(self) -> bool:
-        """Tell whether the caller runs in the loop."""
+        """Return whether the caller runs in the loop."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def run(self, awaitable: Awaitable[Any], lease: Lease) -> None:
@@ -79,7 +79,7 @@ class LoopThread:
                 try:
                     start([background(thread.run, name="oncebridge-async")])
                     self._thread = thread
-                except BaseException:  # it may run all the same
+                except BaseException:  # it may run anyway
                     self._thread = None
                     thread.stop()
                     raise
@@ -94,7 +94,7 @@ class LoopThread:
 
 
 class _Thread:
-    """A thread with its loop, which is made and closed in it: nothing interrupts it there."""
+    """A thread with its loop, which is made and closed in it, where no interrupt strikes."""
 
     def __init__(self) -> None:
         self.ident: int | None = None
@@ -125,7 +125,7 @@ class _Thread:
         self._loop.call_soon_threadsafe(act)
 
     def stop(self) -> None:
-        """End the loop as soon as it is there, if ever."""
+        """End the loop once it exists, if it ever does."""
         self._is_unwanted = True
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended
@@ -159,7 +159,7 @@ class _Call:
 
         self._lease.runs_elsewhere = True
         self._task = asyncio.get_running_loop().create_task(asyncio.wait_for(self._caught(), self._timeout_seconds))
-        self._task.add_done_callback(self._conclude)  # which is called even if it is cancelled before its first step
+        self._task.add_done_callback(self._conclude)  # called even if the task is cancelled before its first step
 
     def cancel(self) -> None:
         if self._task is None:
@@ -169,7 +169,7 @@ class _Call:
             self._task.cancel()
 
     async def _caught(self) -> Any:
-        # Left alone, these two would end the loop itself, and whoever waits for it would wait for ever.
+        # Left alone, these two would end the loop itself, and callers waiting on it would wait for ever.
         try:
             return await self._awaitable
         except (SystemExit, KeyboardInterrupt) as error:
@@ -193,7 +193,7 @@ class _Call:
         self.ended.put(error)
 
     def _close(self) -> None:
-        """End a coroutine that may not have begun; one that is over does not mind."""
+        """End a coroutine that may not have begun; closing one that has ended is harmless."""
         close = getattr(self._awaitable, "close", None)
         if close is not None:
             close()

@@ -1,4 +1,4 @@
-"""Reads deliveries: parse, identify, and ask for each handler. Nothing here knows time or a ledger."""
+"""Reads deliveries: parses and identifies them, and makes a task for each handler. It knows neither time nor ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Turns what came in into tasks."""
+    """Turns raw deliveries into tasks."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Reader:
         settings: Settings,
         on_unhandled: Callable[[str], None],
     ) -> None:
-        """Take the secret for keys, what is known of topics, who may come in, and who hears of unhandled topics."""
+        """Take the secret for keys, the topics, who may send, and where to report unhandled topics."""
         self._secret = secret
         self._handlers = handlers
         self._profiles = profiles
@@ -57,22 +57,22 @@ class Reader:
         tasks: list[Task] = []
         for handler in self._handlers.of(event.topic, event.topic_name):
             own = self._for_handler(ask, handler.name) if handler.name else ask
-            # All of them have the same event, and the first one may change its body.
+            # All handlers share the event, and the first one may change its body.
             tasks.append(Task(own, event.raw, event, None, handler, len(tasks) > 0))
         return Delivery(tasks) if tasks else self._unhandled(event)
 
     def _unhandled(self, event: Event) -> Delivery:
-        """Let go of an event that no handler takes, or keep it, as settings say."""
+        """Drop an event that no handler takes, or keep it, as settings say."""
         self._on_unhandled(event.topic)
         if not self._keeps_unhandled:
             return Delivery(tasks=[], unhandled=unhandled(event))
-        # Under its bytes: its identity is for the handlers to come, which may have had it by then.
+        # Keyed by its bytes: its identity is left to handlers that may be added later.
         task = self._buried(event.raw, event.envelope.id, f"unhandled: {REASON}", Verdict.UNHANDLED)
         task.event, task.ask = event, replace(task.ask, topic=event.topic)
         return Delivery(tasks=[task])
 
     def read_for(self, raw: Any, name: str) -> Task:
-        """Parse and identify one delivery for a handler of this name that is none of ours."""
+        """Parse and identify one delivery for a handler of this name that runs elsewhere."""
         read = self._identified(raw)
         if isinstance(read, Task):
             return read
@@ -80,16 +80,16 @@ class Reader:
         return Task(ask=self._for_handler(ask, name), raw=event.raw, event=event)
 
     def with_own_body(self, event: Event) -> Event:
-        """Return an event with a body that no handler has seen: read again, which takes no longer than a copy."""
+        """Return an event with a body that no handler has seen: parsed again, which takes no longer than a copy."""
         again = parse(event.raw, self._reshape)
         return replace(event, body=again.body, exact=again.exact)
 
     def has_handler(self, event: Event, name: str) -> bool:
-        """Tell whether one of ours takes this event under this name."""
+        """Return whether one of ours takes this event under this name."""
         return any(handler.name == name for handler in self._handlers.of(event.topic, event.topic_name))
 
     def _identified(self, raw: Any) -> tuple[Ask, Event] | Task:
-        """Return what to ask for, and the event; or the task that buries what may not come in."""
+        """Return the ask and the event; or the task that dead-letters a delivery that is not accepted."""
         try:
             event = parse(raw, self._reshape)
         except Unreadable as error:
@@ -121,7 +121,7 @@ class Reader:
         return ask, named_event(event, identity)
 
     def turn_into_conflict(self, task: Task) -> None:
-        """Let a conflict go on as a dead letter under its identity and content."""
+        """Turn a conflict into a dead letter under its identity and content."""
         key = conflict_key(self._secret, task.ask.key, task.ask.content)
         task.ask = replace(task.ask, key=key, entity=None, state=None, shared_ms=None, near=task.ask.entity)
         task.dead_reason, task.reported_verdict = "conflict: its id came before with other content", Verdict.CONFLICT
@@ -134,8 +134,8 @@ class Reader:
         return replace(ask, handler=name, entity=entity)
 
     def _stranger(self, event: Event) -> str | None:
-        """Say why an event may not come in; None if it may."""
-        # Never by what the body says: anyone who can have text put into an event could say it.
+        """Return why an event is not accepted; None if it is."""
+        # Never judged by the body: anyone who can put text into an event could claim anything there.
         source = event.envelope.source or ""
         if self._orgs and (org_of(source) or source) not in self._orgs:
             return "not allowed: its org is not one of allowed_orgs"
@@ -144,7 +144,7 @@ class Reader:
         return None
 
     def _buried(self, raw: Any, envelope: str | None, reason: str, verdict: Verdict = Verdict.DEAD) -> Task:
-        """Keep what no handler may get as a dead letter under its bytes' digest, never under an event's identity."""
+        """Dead-letter a delivery that no handler may get, under its bytes' digest and never an event's identity."""
         try:
             data = as_bytes(raw)
         except Unreadable:
@@ -155,11 +155,11 @@ class Reader:
 
 
 def _shown(raw: object) -> bytes:
-    """Write what is no JSON as well as it can be written, to know it again."""
-    for write in (_written, _marshalled):  # the latter goes deeper, but can do less
+    """Write an object that is no JSON as well as possible, so that it is recognised later."""
+    for write in (_written, _marshalled):  # the latter goes deeper, but handles fewer types
         try:
             return write(raw)
-        except Exception:  # noqa: BLE001, S112 - too deep, or an object of the caller's that cannot be shown
+        except Exception:  # noqa: BLE001, S112 - too deep, or a caller's object that cannot be written
             continue
     return f"<{type(raw).__name__}>".encode()
 

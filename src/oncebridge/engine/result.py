@@ -1,4 +1,4 @@
-"""What became of a delivery, and the reason in words."""
+"""The result of a delivery, and its reason in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Result(msgspec.Struct, frozen=True, gc=False):
-    """What became of one delivery."""
+    """The result of one delivery."""
 
     verdict: Verdict
     reason: str
@@ -28,7 +28,7 @@ class Result(msgspec.Struct, frozen=True, gc=False):
     topic: str | None = None
     #: The delivery's own envelope id.
     envelope_id: str | None = None
-    #: For a delivery that is not acknowledged: when to come again, as advice.
+    #: For a delivery that is not acknowledged: when to redeliver it, as advice.
     retry_in_us: int = 0
 
     @property
@@ -54,7 +54,7 @@ def _column(verdict: Verdict, outcome: Outcome | None) -> str:
 
 
 def delivered(results: Sequence[Result]) -> list[Move]:
-    """Tell what became of deliveries, for whoever counts: one move for all that are alike."""
+    """Return the moves that report these deliveries to counters: one move for all that are alike."""
     alike = Counter([(result.topic, result.verdict, result.outcome) for result in results])
     return [
         Move(
@@ -96,15 +96,15 @@ def reason_for(answer: Answer) -> str:
     return "first delivery of this event" if answer.attempt == 1 else f"attempt {answer.attempt}"
 
 
-#: Of several handlers' results, the one that speaks for the delivery: first what still has to happen, then
-#: what went wrong, then what was done.
+#: Of several handlers' results, the one that represents the delivery: first pending work, then failures, then
+#: completed work.
 _COLUMNS_BY_WEIGHT: Final = (
     "retrying", "dead", "conflict", "unhandled", "processed", "echo", "stale", "republish", "redelivery",
 )  # fmt: skip
 
 
 def joined(results: list[Result]) -> Result:
-    """Join what became of one delivery at its several handlers; it is busy where nothing else holds it up."""
+    """Join the results of one delivery at its several handlers; it is busy if nothing else holds it up."""
     return min(results, key=lambda result: (_COLUMNS_BY_WEIGHT.index(result.column), result.verdict is Verdict.BUSY))
 
 
@@ -115,6 +115,6 @@ def books_of(columns: Sequence[str]) -> dict[str, int]:
 
 
 def why_again(results: Sequence[Result]) -> str:
-    """Say how many deliveries of a batch have to come again, and why the first of them; free of personal data."""
+    """Say how many deliveries of a batch must be redelivered, and why the first of them; free of personal data."""
     reasons = [result.reason for result in results if not result.acknowledged]
     return f"{len(reasons)} of {len(results)} deliveries have to come again; the first: {reasons[0]}"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a message hidden
 
 
-#: How a handler ended, and what it raised, if that wants to end more than its call.
+#: How a handler ended, and its exception, if that must end more than its call.
 Worked: TypeAlias = "tuple[Ended, BaseException | None]"
 
 _WELL: Final[Worked] = Ended(outcome=Outcome.DONE, reason="first delivery of this event"), None
@@ -64,16 +64,16 @@ class HandlerRunner:
     """Calls handlers."""
 
     def __init__(self, ledger: Ledger, retry: RetryPolicy, handler_timeout_us: int) -> None:
-        """Take what calls need."""
+        """Take what handler calls need."""
         self._ledger = ledger
         self._retry = retry
         self.loop = LoopThread(handler_timeout_us / 1_000_000)
 
     def run(self, handler: Handler, event: Event | LetterCopy, task: Task, attempts: int | None) -> Worked:
-        """Call the handler once; `attempts` are as many as whoever delivers gives, if those are fewer than ours.
+        """Call the handler once; `attempts` is the sender's limit, if that is lower than ours.
 
-        Raises what is not the handler's failure: interrupts, the ledger's own errors, and everything in a child that
-        the handler has forked.
+        Raises errors that are not the handler's failure: interrupts, the ledger's own errors, and any error in a child
+        that the handler has forked.
         """
         generation = forks.generation()
         try:
@@ -95,14 +95,14 @@ class HandlerRunner:
     def run_many(
         self, handler: Handler, events: Sequence[Event], claims: Sequence[Claim], attempts: int | None
     ) -> tuple[list[Ended], BaseException | None]:
-        """Give several events to a handler that takes them together; what it says of each is that one's own end."""
+        """Call `send_many` once; each event ends by its own entry in the returned list."""
         assert isinstance(handler.function, SendsMany)
         generation = forks.generation()
         errors: Sequence[BaseException | None]
         try:
             errors = handler.function.send_many(events)
             if len(errors) != len(events):
-                raise TypeError(f"send_many was given {len(events)} events, and told of {len(errors)}")  # noqa: TRY301
+                raise TypeError(f"send_many was given {len(events)} events, and returned {len(errors)} results")  # noqa: TRY301
         except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its failure, with few exceptions
             errors = [_own_error(raised, handler, generation)] * len(events)
         if forks.generation() != generation:
@@ -141,7 +141,7 @@ class HandlerRunner:
                     if result is not None and inspect.isawaitable(result):
                         self._await(result, task)
                 except Open:
-                    raise  # nothing was tried, as outside of a transaction
+                    raise  # the handler was not tried, as outside of a transaction
                 except BaseException as error:
                     if is_interrupt(error):
                         raise
@@ -151,7 +151,7 @@ class HandlerRunner:
                 loan.close()  # nothing is left to do, unless a signal struck in `with` itself
 
     def _untried(self, handler: Handler, claim: Claim, error: ClaimLost | Open, attempts: int | None) -> Ended:
-        """Tell how an event ends that nothing was done with; that does not count, unless whoever delivers counts it."""
+        """Return the end of an event whose handler was not called. It costs an attempt only if the sender counts."""
         if isinstance(error, ClaimLost):
             return Ended(outcome=Outcome.RETRY, reason=str(error), lost=True)
         if attempts is not None:
@@ -160,8 +160,8 @@ class HandlerRunner:
         return Ended(outcome=Outcome.RELEASE, reason=reason, retry_in_us=error.retry_in_us)
 
     def _failed(self, handler: Handler, claim: Claim, error: BaseException, limit: float) -> Ended:
-        """Tell a permanent error from a passing one."""
-        # The error's own words may quote the payload: they go where only `dead show` looks.
+        """Return the end for an error, permanent or passing."""
+        # The error's own words may quote the payload: only `dead show` shows them.
         why = str(error) if isinstance(error, SaysWhy) else f"handler raised {type(error).__name__}"
         detail = storable("".join(traceback.format_exception(error)))
         if isinstance(error, (PermanentError, *handler.permanent)) and not handler.persistent:
@@ -178,7 +178,7 @@ class HandlerRunner:
         )
 
     def ran_out(self, handler: Handler, claim: Claim, attempts: int | None) -> Ended | None:
-        """Return the end of an event that never came back from its last attempts, without another one."""
+        """Return the end of an event whose last attempts never finished, without another attempt."""
         limit = self._limit(handler, attempts)
         if claim.attempt <= limit:
             return None
@@ -191,7 +191,7 @@ class HandlerRunner:
 
 
 def storable(text: str) -> str:
-    """Write half characters and U+0000 as escapes: no database keeps them, and an error may quote anything."""
+    """Write surrogate halves and U+0000 as escapes: databases reject them, and an error may quote anything."""
     return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
 
 
@@ -200,10 +200,10 @@ def _attempt(attempt: int) -> str:
 
 
 def _own_error(raised: BaseException, handler: Handler, generation: int) -> BaseException:
-    """Return the error that a handler failed with; raise what is not its own."""
+    """Return the error that a handler failed with; raise any other."""
     error = raised.args[0] if isinstance(raised, _HandlerFailed) else raised
     if forks.generation() != generation:
-        # In a child that it has forked: whatever wants to end that process may, all else is the parent's to find out.
+        # In a child that it has forked: an error that ends the process may do so; the rest is the parent's to find out.
         if isinstance(error, Exception):
             raise BatchOfParent from error
         raise error
@@ -215,11 +215,11 @@ def _own_error(raised: BaseException, handler: Handler, generation: int) -> Base
 
 
 def _escaping(error: BaseException | None) -> BaseException | None:
-    """Return an error that wants to end more than its handler: once it is settled it goes on."""
+    """Return an error that must end more than its handler: it is raised once the task is settled."""
     return None if isinstance(error, Exception) else error
 
 
-#: Transactions that a handler has forked in, kept in the child for ever: to end one is the parent's right.
+#: Transactions during which a handler has forked, kept in the child for ever: only the parent may end one.
 _OF_PARENTS: Final[list[AbstractContextManager[Any]]] = []
 
 

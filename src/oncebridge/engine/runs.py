@@ -24,7 +24,7 @@ class GivesBack(Protocol):
     """Holds claims of a run."""
 
     def give_back(self, *, patiently: bool) -> list[Any]:
-        """Settle the ends that wait, release the rest, and return what was settled."""
+        """Settle the pending ends, release the rest, and return the settled tasks."""
         ...
 
 
@@ -37,18 +37,18 @@ class Run:
         """Begin, in this process and this thread."""
         self.limits = limits
         self.completers: list[GivesBack] = []
-        #: Whether it has broken off: then none of its claims is kept alive, whatever becomes of them.
+        #: Whether it has broken off: then none of its claims is extended any more.
         self.is_over = False
         self._generation = forks.generation()
         self.thread = threading.get_ident()
 
     def check(self) -> None:
-        """Raise in a forked child: the batch is its parent's. Asked before each call of the ledger."""
+        """Raise in a forked child: the batch is its parent's. Checked before each call of the ledger."""
         if forks.generation() != self._generation:
             raise BatchOfParent
 
     def break_off(self, error: BaseException) -> list[Any]:
-        """Settle the ends that wait and release the rest, unless it is the parent's; return what was settled.
+        """Settle the pending ends and release the rest, unless the run is the parent's; return the settled tasks.
 
         If that fails, leases run out.
         """
@@ -58,7 +58,7 @@ class Run:
         try:
             return self._give_back(patiently=isinstance(error, LedgerUnavailable))
         except BaseException:
-            # An interrupt, most likely: everything that needs no waiting is done before it goes on.
+            # Most likely an interrupt: everything that needs no waiting is done before it goes on.
             self._give_back(patiently=False)
             raise
 
@@ -75,7 +75,7 @@ class Closed(LedgerUnavailable):
 
 
 class Runs:
-    """The runs of one flow, and its end: nothing new begins, those that run give back what was not tried."""
+    """The runs of one flow, and its end: nothing new begins, and running batches give back untried claims."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Runs:
         wait_seconds: float,
         report: Callable[[list[Any]], None],
     ) -> None:
-        """Take what tells that the caller is a handler in another thread, what ends the flow, and how long to wait.
+        """Take a check whether the caller is a handler in another thread, what ends the flow, and how long to wait.
 
-        `report` is given what was settled after a run broke off: no result can say it.
+        `report` gets the tasks that were settled after a run broke off: no result can carry them.
         """
         self._report = report
         self.is_closing = False
@@ -96,36 +96,37 @@ class Runs:
         self._running: set[Run] = set()
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._is_waited_for = False
-        #: What is left to do at the end: whoever takes it does it.
+        #: Callbacks left for the end; the caller that pops one runs it.
         self._left: deque[Callable[[], None]] = deque()
 
     def run(self, limits: BatchLimits, work: Callable[[Run], T]) -> T:
-        """Process a batch; if it breaks off, the ends that wait are settled and the rest is released."""
+        """Process a batch; if it breaks off, the pending ends are settled and the rest is released."""
         run = Run(limits)
         try:
             self._running.add(run)
             if self.is_closing:
-                raise Closed  # noqa: TRY301 - it is over like any other
+                raise Closed  # noqa: TRY301 - ends like any other run
             return work(run)
         except BaseException as error:
-            run.is_over = True  # before anything can interrupt what follows: no claim is kept alive for nobody
+            run.is_over = True  # before anything can interrupt the next steps: no claim is extended for nothing
             self._report(run.break_off(error))
             raise
         finally:
             self._running.discard(run)  # here, where nothing can interrupt it
             if self.is_closing:
-                self._tell_of_end()
+                self._notify_ended()
 
-    def _tell_of_end(self) -> None:
-        """Wake whoever waits for it; the last run of a flow that nobody waits for ends that."""
+    def _notify_ended(self) -> None:
+        """Wake a waiting `close`; if none waits, the last run ends the flow."""
         self._bell.put(None)
         if not self._is_waited_for:
             self._end_if_idle()
 
     def close(self, then: Callable[[], None]) -> None:
-        """Begin nothing more, wait for what runs, and end the flow.
+        """Begin nothing more, wait for running batches, and end the flow.
 
-        A handler cannot wait for its own end, and nobody waits longer than a handler may take: the last run ends it.
+        A handler cannot wait for its own end, and `close` waits no longer than a handler may take; after that the
+        last run ends the flow.
         """
         self._left.append(then)
         self.is_closing = True

@@ -1,7 +1,7 @@
-"""Runs handlings in threads, side by side, in a way that an interrupt of the thread that waits for them cannot break.
+"""Runs handlings in threads, side by side; an interrupt of the thread that waits for them does not break them.
 
 The library's pools wait in Python code that holds locks: an exception that strikes there leaves a worker waiting for
-ever, and with it everybody who waits for the worker. Here only calls of C wait.
+ever, and everyone who waits for that worker too. Here only calls of C wait.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from oncebridge.engine.task import Lease
 
 
-#: What the names of threads begin with that handlers run in.
+#: The prefix of the names of threads that run handlers.
 THREADS: Final = "oncebridge-handler"
 
 
 def is_one_of_ours() -> bool:
-    """Tell whether the caller runs in such a thread."""
+    """Return whether the caller runs in such a thread."""
     return threading.current_thread().name.startswith(THREADS)
 
 
@@ -33,12 +33,12 @@ class Handling:
     """The handling of some claims, in a thread that an interrupt of their batch does not end."""
 
     def __init__(self, leases: list[Lease], handle: Callable[[], object]) -> None:
-        """Take whose claims, and what handles them."""
+        """Take whose claims these are, and the function that handles them."""
         self._leases = leases
         self._handle = handle
 
     def run(self) -> None:
-        """Handle them; until that is over nobody else gives these claims back."""
+        """Handle them; nobody else gives these claims back before that is over."""
         for lease in self._leases:
             lease.runs_elsewhere = True
         try:
@@ -49,7 +49,7 @@ class Handling:
 
 
 def run_side_by_side(handlings: Sequence[Handling], threads: int) -> None:
-    """Run handlings, so many at a time. After an error no more begin; it is raised when those that run are over.
+    """Run handlings, this many at a time. After an error no more begin; it is raised when the running ones have ended.
 
     An interrupt of the waiting thread waits for them too; a second one does not.
     """
@@ -70,7 +70,7 @@ class _Workers:
     def __init__(self, handlings: Sequence[Handling], number: int) -> None:
         self.errors: list[BaseException] = []
         self._todo = deque(handlings)
-        #: Of each thread: whether it may have one. True before it takes it, so that none is in neither place.
+        #: For each thread: whether it may hold a handling. Set before it takes one, so that none is in neither place.
         self._busy = [False] * number
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._generation = forks.generation()
@@ -93,7 +93,7 @@ class _Workers:
 
     def _work(self, at: int) -> None:
         goes_on = True
-        while goes_on and forks.generation() == self._generation:  # a child that a handling has forked is to end
+        while goes_on and forks.generation() == self._generation:  # a child that a handling has forked must end
             self._busy[at] = True
             goes_on = self._run_next()
             self._busy[at] = False
@@ -106,6 +106,6 @@ class _Workers:
             return False
         try:
             handling.run()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             self.errors.append(error)
         return True

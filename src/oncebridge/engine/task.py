@@ -36,15 +36,15 @@ At: TypeAlias = bytes | tuple[bytes, str]
 class Lease(msgspec.Struct, eq=False, gc=False):
     """A lease that this process holds, by its own monotonic clock: of a fact, or of an entity for a whole chain."""
 
-    #: A claim that runs under it, by which it is extended.
+    #: A claim that runs under it; extending that claim extends the lease.
     claim: Claim
     #: Until when it surely runs: counted from before the ledger was asked.
     runs_until_us: int
-    #: Of a chain: the worker's own copy of what is known of the entity, as the events that have ended left it.
+    #: Of a chain: the worker's own copy of the entity's state, as the events that have ended left it.
     newest: Newest | None = None
     #: How many of its events have not ended. The last one frees an entity.
     left: int = 1
-    #: When the handler that runs now has started; None while there is none.
+    #: When the running handler started; None if none runs.
     started_us: int | None = None
     #: Whether another worker has taken it over.
     lost: bool = False
@@ -52,12 +52,12 @@ class Lease(msgspec.Struct, eq=False, gc=False):
     over: bool = False
     #: Whether a handler runs in another thread than the batch: an interrupt of the batch does not end it.
     runs_elsewhere: bool = False
-    #: The claim that a handler's transaction settles, once one has begun. If that breaks off, it may have committed.
+    #: The claim that a handler's transaction settles, once one has begun. If it breaks off, it may have committed.
     in_transaction: Claim | None = None
 
 
 class Ended(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a handler ended. `reason` is free of personal data; `detail` is for whoever asks to see it."""
+    """How a handler ended. `reason` is free of personal data; `detail` is shown only on request."""
 
     shown = ("outcome", "reason", "retry_in_us", "settled", "lost")
 
@@ -97,12 +97,12 @@ class Task(Discreet, msgspec.Struct, eq=False, gc=False):
     took_us: int = 0
     settlement: Settlement | None = None
     result: Result | None = None
-    #: The result that is withheld while its dead letter is kept, but not everyone has a copy.
+    #: The result that is withheld while its dead letter is kept, but has not been copied everywhere.
     withheld: Result | None = None
 
     @property
     def at(self) -> At:
-        """The event and the handler, by which twins are known."""
+        """The event and the handler; copies in a batch share them."""
         ask = self.ask
         return (ask.key, ask.handler) if ask.handler else ask.key
 
@@ -125,7 +125,7 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
 
     @property
     def result(self) -> Result:
-        """What became of it, once it has been processed."""
+        """Its result, once it has been processed."""
         if len(self.tasks) == 1:
             return result_of(self.tasks[0])
         return self.unhandled or joined([result_of(task) for task in self.tasks])
@@ -154,7 +154,7 @@ def claim_of(task: Task) -> Claim:
 
 
 def done_settlement(task: Task) -> Settlement:
-    """Return the end that a task's claim has if its handler returns; nothing is noted yet."""
+    """Return the settlement of a task's claim if its handler returns; nothing is noted yet."""
     claim, lease = claim_of(task), task.lease
     if lease is None or lease.newest is None or claim.chain is None:
         return Settlement(claim, Outcome.DONE)
@@ -189,7 +189,7 @@ def settlements_of(tasks: list[Task]) -> list[Settlement]:
 
 
 def as_twin(task: Task, twin: Task) -> Result | None:
-    """Take over what became of the same event earlier in this batch; None where the ledger must say."""
+    """Take over the result of the same event earlier in this batch; None where only the ledger knows."""
     result, answer = result_of(twin), twin.answer
     if not result.acknowledged:
         task.answer = answer
@@ -216,7 +216,7 @@ def _settled_as(result: Result, answer: Answer) -> Status | None:
 
 
 def is_letter(task: Task) -> bool:
-    """Tell whether a task ended as a dead letter, now or earlier."""
+    """Return whether a task ended as a dead letter, now or earlier."""
     result, answer = result_of(task), task.answer
     if not result.acknowledged:
         return False
@@ -248,7 +248,7 @@ def withhold(task: Task, copy: Task) -> None:
 
 
 def result_of(task: Task) -> Result:
-    """Return what became of a task; every task has a result when its batch is over."""
+    """Return the result of a task; every task has one when its batch is over."""
     assert task.result is not None
     return task.result
 
@@ -272,12 +272,12 @@ def result_as(
 
 
 def is_over(task: Task) -> bool:
-    """Tell whether a task is settled for good."""
+    """Return whether a task is settled for good."""
     return task.result is not None and task.result.acknowledged
 
 
 def result_from(task: Task, answer: Answer, retry_in_us: int = 0) -> Result:
-    """Make the result of a task that no handler was called for."""
+    """Make the result of a task whose handler was not called."""
     if task.reported_verdict is not None and answer.verdict is not Verdict.BUSY:  # its dead letter is there already
         return result_as(task, task.reported_verdict, Outcome.DEAD, task.dead_reason or "")
     return result_as(task, answer.verdict, None, reason_for(answer), retry_in_us=retry_in_us, of=answer.of)

@@ -1,4 +1,4 @@
-"""Says, once for each topic, that no handler takes it: a letter wrong in a pattern would be silent otherwise."""
+"""Warns, once for each topic, that no handler takes it: a typo in a pattern would be silent otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from oncebridge.telemetry import Telemetry
 
-#: What becomes of an event that no handler takes, as settings name it.
+#: What happens to an event that no handler takes, as settings name it.
 ACKNOWLEDGE: Final = "acknowledge"
 DEAD: Final = "dead"
 
@@ -27,15 +27,15 @@ class Unhandled:
     """Warns of topics that no handler takes, as many as metrics have labels: topics come from outside."""
 
     def __init__(self, telemetry: Telemetry, then: str, known: Iterable[str] = ()) -> None:
-        """Take where to warn, what becomes of such events, and topics that are known beside the built-in ones."""
+        """Take where to warn, what happens to such events, and topics that are known beside the built-in ones."""
         self._telemetry = telemetry
         self._then = _THEN[then]
         self._topics = Topics(known)
-        #: By label, the call that said it.
+        #: By label, the call that warned first.
         self._said: dict[str, object] = {}
 
     def __call__(self, topic: str) -> None:
-        """Warn of a topic, unless that was said before."""
+        """Warn of a topic, unless it was warned of before."""
         label = self._topics.label(topic)
         mine = object()
         # In one step, without a lock that a fork could leave held in the child.

@@ -193,7 +193,7 @@ def _known(ask: Ask, record: Record | None) -> Answer | None:
 
 
 def _ran_out(record: Record | None) -> bool:
-    """Tell whether a claim was never settled. Asked only once its lease is known to be over."""
+    """Return whether a claim was never settled. Asked only once its lease is known to be over."""
     return record is not None and record.status is Status.CLAIMED
 
 

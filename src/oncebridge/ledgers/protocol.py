@@ -77,11 +77,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
 
     def is_about(self, *subjects: bytes | None) -> bool:
-        """Tell whether what belongs to this conversation and this user is looked for."""
+        """Return whether what belongs to this conversation and this user is looked for."""
         return self.subject is None or self.subject in subjects
 
     def matches(self, status: Status, topic: str, changed_us: int, letter: str | None) -> bool:
-        """Tell whether an event is looked for; `letter` is the reason of the dead letter that is kept of it, if any."""
+        """Return whether an event matches; `letter` is the reason of the dead letter that is kept of it, if any."""
         return (
             (not self.statuses or status in self.statuses)
             and (not self.letters or letter is not None)

@@ -24,7 +24,7 @@ class Keys:
         self._known = [_digest(key.value) for key in api_keys]
 
     def let_in(self, headers: Iterable[tuple[str, str]]) -> bool:
-        """Tell whether one of these headers, with names in small letters, holds a key.
+        """Return whether one of these headers, with names in small letters, holds a key.
 
         Each key that was sent is compared with each that is known, in a time that says nothing of how much was right.
         """

@@ -56,7 +56,7 @@ def _refusal(request: dict[str, Any], settings: Settings, telemetry: Telemetry) 
 
 
 def _is_authenticated(request: dict[str, Any]) -> bool:
-    """Tell whether AWS says who sent a request: a sender writes headers and body, and never its context."""
+    """Return whether AWS says who sent a request: a sender writes headers and body, and never its context."""
     context = request.get("requestContext")
     if not isinstance(context, dict):
         return False

@@ -56,7 +56,7 @@ _SECONDS_MAX: Final = 10**12
 
 
 def recognise(event: Any) -> Invocation:
-    """Tell which shape an invocation has, and take it apart. Requests over HTTP are not among them."""
+    """Return which shape an invocation has, and take it apart. Requests over HTTP are not among them."""
     if isinstance(event, list):
         return _batch(event, event) or _whole(event)
     if isinstance(event, dict) and not is_event(event):

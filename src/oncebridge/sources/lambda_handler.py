@@ -73,7 +73,7 @@ def answer(
 
 
 def _tell_oldest(records: list[Record], clock: Clock, telemetry: Telemetry) -> None:
-    """Tell how long the oldest of these has waited: SQS itself leaves out what it has handed out three times."""
+    """Return how long the oldest of these has waited: SQS itself leaves out what it has handed out three times."""
     sent_ms = [record.sent_ms for record in records if record.sent_ms is not None]
     if sent_ms:
         age_ms = max(0, clock.now_us() // 1000 - min(sent_ms))

@@ -107,7 +107,7 @@ class RemoteClaims:
         return self._open().reader.read_for(raw, name)
 
     def is_ours(self, task: Task) -> bool:
-        """Tell whether a handler of our own takes the event under that name: their claims would be shared."""
+        """Return whether a handler of our own takes the event under that name: their claims would be shared."""
         return task.event is not None and self._open().reader.has_handler(task.event, task.ask.handler)
 
     def ask(self, task: Task, *, lease_us: int, call: str | None = None) -> RemoteClaim | None:
@@ -173,7 +173,7 @@ class RemoteClaims:
         return self._open().claimer(lease_us).extend(lent.claim)
 
     def is_of(self, lent: RemoteClaim, raw: bytes) -> bool:
-        """Tell whether a delivery is of the event that was claimed."""
+        """Return whether a delivery is of the event that was claimed."""
         flow = self._open()
         if unreadable_key(flow.secret, raw) == lent.raw:
             return True  # whatever its key: one that nothing identifies has a new one each time
@@ -232,7 +232,7 @@ class RemoteClaims:
     # --- telling -------------------------------------------------------------------------------------
 
     def _is_news(self, claim: Id, *, entered: bool) -> bool:
-        """Tell whether the end of a claim was not told of before, or is only now to be entered into the books."""
+        """Return whether the end of a claim was not told of before, or is only now to be entered into the books."""
         with self._lock:
             before = self._ended.pop(claim, None)
             self._ended[claim] = entered or bool(before)

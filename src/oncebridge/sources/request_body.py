@@ -56,7 +56,7 @@ def deliveries_in_parsed(tree: Any, most: int) -> list[Any]:
 
 
 def _is_too_long(body: bytes, most: int) -> bool:
-    """Tell whether a list, or the records in a batch, are too many: at the first that is, without reading the rest.
+    """Return whether a list, or the records in a batch, are too many: at the first that is, without reading the rest.
 
     Sixteen megabytes of `{}` would otherwise become millions of objects before anybody could count them.
     """

@@ -50,7 +50,7 @@ def unwrap_parsed(tree: Any, most: int | None = None) -> list[Any]:
 
 
 def is_event(tree: dict[str, Any]) -> bool:
-    """Tell whether an object says itself what it is, whatever else it may look like."""
+    """Return whether an object says itself what it is, whatever else it may look like."""
     return not SAYING.isdisjoint(tree)
 
 
@@ -86,7 +86,7 @@ _event_marks: Final = msgspec.json.Decoder(_Marks).decode
 
 
 def _may_be_a_wrapper(data: bytes) -> bool:
-    """Tell whether a text is worth a closer look: nearly every one is an event for sure, and many are no JSON."""
+    """Return whether a text is worth a closer look: nearly every one is an event for sure, and many are no JSON."""
     try:
         marks = _event_marks(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
@@ -172,7 +172,7 @@ def from_batch(record: Any) -> Any:
 
 
 def is_of(record: dict[str, Any], source: str) -> bool:
-    """Tell whether a record says that it comes from this source."""
+    """Return whether a record says that it comes from this source."""
     return bool(record.get("eventSource") == source)
 
 
@@ -181,7 +181,7 @@ def _firehose_records(tree: dict[str, Any]) -> list[Any] | None:
 
 
 def is_firehose(tree: dict[str, Any]) -> bool:
-    """Tell whether an object is a batch that Firehose wants to have transformed."""
+    """Return whether an object is a batch that Firehose wants to have transformed."""
     named = _has_texts(tree, "invocationId") and _is_arn(tree.get("deliveryStreamArn"), "firehose")
     return named and isinstance(tree.get("records"), list)
 
@@ -250,7 +250,7 @@ def _custom_bus(tree: dict[str, Any]) -> list[Any] | None:
 
 
 def is_request(tree: Any) -> bool:
-    """Tell whether an object is a request: by function URL, API Gateway (both versions) or load balancer."""
+    """Return whether an object is a request: by function URL, API Gateway (both versions) or load balancer."""
     if not isinstance(tree, dict) or is_event(tree):
         return False
     context = tree.get("requestContext")
@@ -280,7 +280,7 @@ def _has_texts(tree: dict[str, Any], *names: str) -> bool:
 
 
 def _is_arn(value: Any, service: str) -> bool:
-    """Tell whether a text names something of a service, in any of AWS' partitions."""
+    """Return whether a text names something of a service, in any of AWS' partitions."""
     parts = value.split(":", 3) if isinstance(value, str) else []
     return len(parts) > _ARN_SERVICE + 1 and parts[0] == "arn" and parts[_ARN_SERVICE] == service
 

@@ -56,7 +56,7 @@ def migrate(table: Table) -> None:
 
 
 def expires(table: Table, patience: Patience) -> bool:
-    """Tell whether DynamoDB removes what has expired."""
+    """Return whether DynamoDB removes what has expired."""
     response = table.on_table(patience, "describe_time_to_live", needs="TimeToLiveDescription")
     found = response["TimeToLiveDescription"]
     return found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and found.get("AttributeName") == EXPIRES

@@ -173,7 +173,7 @@ def _forget(table: Table, item: Stored) -> bool:
 
 
 def _is_named(table: Table, said: dict[str, Any]) -> bool:
-    """Tell whether an event names the letter that a part belongs to, or may be about to."""
+    """Return whether an event names the letter that a part belongs to, or may be about to."""
     if said["changed_us"] > table.now_us() - ORPHAN_US:
         return True
     values = wrapped({":pk": said["pk"], ":handler": HANDLER})

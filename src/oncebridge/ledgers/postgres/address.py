@@ -78,7 +78,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def _breaks(place: str) -> bool:
-    """Tell whether a password breaks its URL: behind a `/` or a second `@` it would pass for port, host or database."""
+    """Return whether a password breaks its URL: after a `/` or a second `@` it is read as port, host or database."""
     authority, _, path = place.partition("://")[2].partition("/")
     return authority.count("@") > 1 or "@" in path
 

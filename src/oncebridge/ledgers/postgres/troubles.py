@@ -81,7 +81,7 @@ _SERVERS: Final = frozenset({"08", "53", "57", "58", "XX"})
 
 
 def is_servers(error: psycopg.Error) -> bool:
-    """Tell whether an error is the server's or our own functions', and not about what was written."""
+    """Return whether an error is the server's or our own functions', and not about what was written."""
     state = error.sqlstate or ""
     return not state or state[:2] in _SERVERS or state in _OWN
 

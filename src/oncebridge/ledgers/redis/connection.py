@@ -259,7 +259,7 @@ class Connection:
         return value
 
     def has_answer(self) -> bool:
-        """Tell whether there is something to read."""
+        """Return whether there is something to read."""
         return bool(self._poll.poll(0))
 
     def _receive(self) -> int:

@@ -387,7 +387,7 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def _matches(query: Query, entry: Entry, about: wire.About) -> bool:
-    """Tell whether an entry is looked for; without a status given, only unfinished and dead ones are."""
+    """Return whether an entry is looked for; without a status given, only unfinished and dead ones are."""
     if not query.is_about(about.conversation, about.user):
         return False
     is_wanted = bool(query.statuses) or entry.status not in SETTLED - {Status.DEAD}

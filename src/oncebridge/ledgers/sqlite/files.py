@@ -20,7 +20,7 @@ class Files(NamedTuple):
     log_index: Identity
 
     def are_still(self, others: Files) -> bool:
-        """Tell whether these are the others. Those that were not there, as without a log, do not matter."""
+        """Return whether these are the others. Those that were not there, as without a log, do not matter."""
         return (
             self.database == others.database
             and others.log in (None, self.log)
@@ -28,7 +28,7 @@ class Files(NamedTuple):
         )
 
     def have_no_other_log(self, others: Files) -> bool:
-        """Tell whether nobody has begun another log, or another index, since the others were looked at."""
+        """Return whether nobody has begun another log, or another index, since the others were looked at."""
         return self.log in (None, others.log) and self.log_index in (None, others.log_index)
 
 
@@ -48,7 +48,7 @@ def files_at(path: str) -> Files:
 
 
 def is_open_here(file: Identity) -> bool:
-    """Tell whether this process has a file open, whoever in it has opened it."""
+    """Return whether this process has a file open, whoever in it has opened it."""
     if file is None or not OPEN_FILES.is_dir():
         return False
     for entry in OPEN_FILES.iterdir():

@@ -106,7 +106,7 @@ class SQLiteLedger:
     # --- opening -------------------------------------------------------------------------------------
 
     def was_opened(self) -> bool:
-        """Tell whether this ledger was opened before; neither makes a file nor writes into one."""
+        """Return whether this ledger was opened before; neither makes a file nor writes into one."""
         if not self.path.is_file():
             return False
         there = f"{self.path.absolute().as_uri()}?mode=rw"  # never creates

@@ -235,7 +235,7 @@ def _settle(db: sqlite3.Connection, settlements: Sequence[Settlement], now_us: i
 
 
 def is_in_force(db: sqlite3.Connection, settlement: Settlement, now_us: int) -> bool:
-    """Tell whether a settlement would end its claim now; nothing is written."""
+    """Return whether a settlement would end its claim now; nothing is written."""
     ask = settlement.claim.ask
     rows = Rows(db, [ask])
     return settle_claim(settlement, rows.record(ask), rows.entity(ask), now_us).record is not None
