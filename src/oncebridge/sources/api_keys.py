@@ -1,4 +1,4 @@
-"""Who may bring something over HTTP: whoever knows one of the keys."""
+"""Who may send over HTTP: senders that know one of the keys."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
     from oncebridge.settings.secrets import Secret
 
-#: The headers that a key may stand in, by their names in small letters.
+#: The headers that may hold a key, by their names in lower case.
 KEY_HEADERS: Final = frozenset({"x-api-key", "authorization"})
 
 
 class Keys:
-    """The keys that are known, by their digests; where there are none, everybody may come in."""
+    """The known keys, by their digests; where there are none, everyone may send."""
 
     def __init__(self, api_keys: Sequence[Secret]) -> None:
         """Take the keys; only their digests are kept."""
         self._known = [_digest(key.value) for key in api_keys]
 
     def let_in(self, headers: Iterable[tuple[str, str]]) -> bool:
-        """Return whether one of these headers, with names in small letters, holds a key.
+        """Return whether one of these headers, with names in lower case, holds a key.
 
-        Each key that was sent is compared with each that is known, in a time that says nothing of how much was right.
+        Each key sent is compared with each known one, in a time that does not reveal how much of it was right.
         """
         if not self._known:
             return True
@@ -51,7 +51,7 @@ def _sent(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _password(encoded: str) -> str:
-    """Read the password of the scheme Basic; empty where there is none, as no key is."""
+    """Read the password of the scheme Basic; empty where there is none, as no key is empty."""
     try:
         return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
     except ValueError:  # neither base64 nor text

@@ -1,6 +1,6 @@
 """Captured deliveries from files: JSON lines, plain or gzipped, `-` for standard input.
 
-Nobody redelivers what a file holds, so this way in waits and tries again by itself.
+Nobody redelivers the contents of a file, so this source waits and retries by itself.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from oncebridge.telemetry import Books
 
 BATCH: Final = 100
-WAITING_MAX: Final = 1000  # beyond that, what waits is worked off before more is read
+WAITING_MAX: Final = 1000  # beyond that, waiting deliveries are processed before more is read
 INPUT_POLL_SECONDS: Final = 0.1
 CHUNK_BYTES: Final = 1_048_576
-OUTAGE_PATIENCE_US: Final = 60_000_000  # of an outage in which nothing is settled
+OUTAGE_PATIENCE_US: Final = 60_000_000  # in an outage during which nothing is settled
 
 
 def read_deliveries(
     paths: Iterable[str], stopping: threading.Event, progress: Callable[[int], None] = lambda _: None
 ) -> Iterator[bytes | None]:
-    """Yield the deliveries in each line; blank lines have none. `progress` is told how many bytes were read.
+    """Yield the deliveries in each line; blank lines have none. `progress` gets the number of bytes read.
 
-    None means that standard input has nothing to say just now: a pipe may be quiet for long, and what was
-    read should not wait for what was not.
+    None means that standard input is silent for now: a pipe may be quiet for long, and deliveries already read
+    should not wait for the next ones.
     """
     for path in paths:
         lines = _lines_of_input(stopping) if path == "-" else _lines_of_file(path)
@@ -58,7 +58,7 @@ def read_deliveries(
 
 
 def _values(lines: Iterator[bytes | None], path: str) -> Iterator[bytes | None]:
-    """Yield each line, or all of them as one where they are one value written over many lines."""
+    """Yield each line, or all of them as one if they are one value written over many lines."""
     first = True
     for line in lines:
         if first and line is not None and line.strip() in (b"{", b"["):  # nobody's first JSON line is a lone brace
@@ -82,15 +82,15 @@ def _whole(start: bytes, lines: Iterator[bytes | None], path: str) -> bytes:
 
 def _lines_of_file(path: str) -> Iterator[bytes]:
     with _opened(path) as file:
-        # A line without end comes in pieces, each unreadable by itself, rather than all at once into memory.
+        # A line without end is read in pieces, each unreadable by itself, rather than all at once into memory.
         while line := file.readline(WRAPPER_BYTES_MAX):
             yield line
 
 
 def _lines_of_input(stopping: threading.Event) -> Iterator[bytes | None]:
-    """Read standard input without getting stuck in it, so that a signal is noticed while it is quiet."""
+    """Read standard input without blocking in it, so that a signal is noticed while it is quiet."""
     source, size = sys.stdin.fileno(), 0
-    pieces: list[bytes] = []  # of a line whose end has not come yet
+    pieces: list[bytes] = []  # of a line whose end has not arrived yet
     while not stopping.is_set():
         if not select.select([source], [], [], INPUT_POLL_SECONDS)[0]:
             yield None
@@ -129,14 +129,14 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 
 Numbered = tuple[int, "Delivery"]
-_END: Final = b"the end"  # known as this very object: a delivery may be empty, or say the same
+_END: Final = b"the end"  # recognised by identity: a delivery may be empty, or have the same bytes
 
 
 class _Waiting(msgspec.Struct, frozen=True):
     due_us: int
     n: int
     delivery: Delivery
-    #: The entities that others behind it must not overtake it on.
+    #: The entities on which later deliveries must not overtake it.
     entities: frozenset[bytes]
 
     def __lt__(self, other: _Waiting) -> bool:
@@ -144,12 +144,12 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 class FileRun:
-    """Works a stream of deliveries off until each is settled, or the flow is told to stop."""
+    """Processes a stream of deliveries until each is settled, or the flow is stopped."""
 
     def __init__(
         self, flow: Flow, books: Books, *, batch: int = BATCH, on_outage: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Take the flow, the books to keep, and whom to tell that the ledger is out of reach."""
+        """Take the flow, the books to keep, and where to report that the ledger is out of reach."""
         self._flow = flow
         self._books = books
         self._batch = batch
@@ -159,7 +159,7 @@ class FileRun:
         self._read = 0
         self._next = 1
         self._exhausted = False
-        #: What kept the rest from being read; what was read before is worked off all the same.
+        #: The error that ended reading; deliveries read before it are processed all the same.
         self.unread: ConfigurationError | None = None
 
     @property
@@ -168,9 +168,9 @@ class FileRun:
         return self._exhausted and not self._waiting and self.unread is None
 
     def results(self, deliveries: Iterator[bytes | None]) -> Iterator[tuple[int, Result]]:
-        """Yield what became of each delivery, numbered from 1, in order of arrival.
+        """Yield the result of each delivery, numbered from 1, in order of arrival.
 
-        Raises `LedgerUnavailable` after an outage that lasts too long, or during which the flow is told to stop.
+        Raises `LedgerUnavailable` after an outage that lasts too long, or if the flow is stopped during one.
         """
         outage: LedgerUnavailable | None = None
         try:
@@ -184,14 +184,14 @@ class FileRun:
                     self._flow.clock.wait(self._flow.stopping, wait_us / 1_000_000)
         except LedgerUnavailable as error:
             outage = error
-        for one in self._waiting:  # stopped: what has no column in the books is still retrying
+        for one in self._waiting:  # stopped: a delivery without a column in the books is still retrying
             self._last.setdefault(one.n, stopped(one.delivery.tasks[0]))
         yield from sorted(self._last.items())
         if outage is not None:
             raise outage
 
     def _take(self, deliveries: Iterator[bytes | None]) -> list[Numbered]:
-        """Take what is due again, and new deliveries unless too many wait; in order of arrival."""
+        """Take deliveries that are due again, and new ones unless too many wait; in order of arrival."""
         now_us = self._now_us()
         batch: list[Numbered] = []
         while self._waiting and self._waiting[0].due_us <= now_us and len(batch) < self._batch:
@@ -232,7 +232,7 @@ class FileRun:
             self._note(n, result)
             if result.acknowledged:
                 continue
-            if result.outcome is None:  # busy: what comes behind it must not overtake it
+            if result.outcome is None:  # busy: later deliveries must not overtake it
                 due_us = now_us + min(result.retry_in_us, POLL_US)
                 heapq.heappush(self._waiting, _Waiting(due_us, n, delivery, delivery.entities))
             else:
@@ -244,7 +244,7 @@ class FileRun:
             self._books.enter(result.column)
 
     def _hold_back(self, batch: list[Numbered]) -> list[Numbered]:
-        """Let deliveries wait whose entity an earlier one waits for, so that it is not stale when its turn comes."""
+        """Hold back deliveries whose entity an earlier one waits for, so that the earlier one does not become stale."""
         if not self._waiting:
             return batch
         first = {
@@ -260,14 +260,14 @@ class FileRun:
         return free
 
     def _through_outages(self, deliveries: list[Delivery]) -> None:
-        """Work a batch off, with patience while the ledger is out of reach; nothing more is read meanwhile."""
+        """Process a batch, and wait while the ledger is out of reach; nothing more is read meanwhile."""
         left, since_us, attempt = len(deliveries) + 1, 0, 1
         while True:
             try:
                 return self._flow.process(deliveries, limits=GOES_ON)
             except LedgerUnavailable as error:
                 still_left = sum(not delivery.is_over for delivery in deliveries)
-                if still_left < left:  # the first time, or it was back in between: a new outage
+                if still_left < left:  # the first time, or some progress since: a new outage
                     left, since_us, attempt = still_left, self._now_us(), 1
                     self._on_outage(str(error))
                 if not self._waited_out(attempt, since_us + OUTAGE_PATIENCE_US):
@@ -275,7 +275,7 @@ class FileRun:
                 attempt += 1
 
     def _waited_out(self, attempt: int, give_up_us: int) -> bool:
-        """Wait until the ledger may be asked again; False if patience is over, or the flow is told to stop."""
+        """Wait until the ledger may be called again; False if patience is over, or the flow is stopped."""
         left_us = give_up_us - self._now_us()
         wait_us = max(self._flow.breaker.retry_in_us, int(OUTAGE_BACKOFF.delay_seconds(attempt) * 1_000_000))
         return left_us > 0 and not self._flow.clock.wait(self._flow.stopping, min(wait_us, left_us) / 1_000_000)

@@ -1,4 +1,4 @@
-"""Requests as Lambda's senders hand them over: what one holds, and the answer in the form that they understand."""
+"""Requests that reach Lambda over HTTP: their content, and the reply in the form that their senders understand."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
 
-#: What AWS writes of a sender that it has let in, by IAM, by a token, or by a function that it asked.
+#: The fields in which AWS names a sender that it has authenticated: by IAM, by a token, or by an authorizer function.
 AUTHORIZERS: Final = ("iam", "jwt", "lambda", "principalId", "claims")
 
 
 def answer_request(
     run: RunBatch, request: dict[str, Any], limits: BatchLimits, *, settings: Settings, telemetry: Telemetry
 ) -> dict[str, Any]:
-    """Work off what a request brings, and answer it in the form that Lambda's senders understand."""
+    """Process the content of a request, and reply in the form that Lambda's senders understand."""
     most = settings.deliveries_per_request
     reply = _refusal(request, settings, telemetry) or _reply(run, request, limits, most, telemetry)
     answer: dict[str, Any] = {
@@ -36,13 +36,13 @@ def answer_request(
         "isBase64Encoded": False,
     }
     if "headers" not in request and "multiValueHeaders" in request:
-        # A load balancer that sends them so looks for them so.
+        # A load balancer that sends multi-value headers expects them in the reply.
         answer["multiValueHeaders"] = {name: [value] for name, value in reply.headers.items()}
     return answer
 
 
 def _refusal(request: dict[str, Any], settings: Settings, telemetry: Telemetry) -> Reply | None:
-    """Answer a request that is not looked at; None if it is."""
+    """Reply to a request that is refused unread; None if it is accepted."""
     if not (settings.api_keys or settings.allow_requests_without_key or _is_authenticated(request)):
         telemetry.warn(
             "a request over HTTP was refused: anybody could send one. Name keys by where they are, in api_keys or "
@@ -56,7 +56,7 @@ def _refusal(request: dict[str, Any], settings: Settings, telemetry: Telemetry) 
 
 
 def _is_authenticated(request: dict[str, Any]) -> bool:
-    """Return whether AWS says who sent a request: a sender writes headers and body, and never its context."""
+    """Return whether AWS says who sent a request: a sender writes headers and body, but never the context."""
     context = request.get("requestContext")
     if not isinstance(context, dict):
         return False
@@ -74,12 +74,12 @@ def _reply(run: RunBatch, request: dict[str, Any], limits: BatchLimits, most: in
     except TooMany as refusal:
         return refusal.reply
     except LedgerUnavailable as error:
-        telemetry.warn(f"a request has to come again: {error}")
+        telemetry.warn(f"a request must be sent again: {error}")
         return OUTAGE
 
 
 def _method(request: dict[str, Any]) -> str:
-    """Return the method; a request that does not say has a body to be looked at, so it counts as posted."""
+    """Return the method; a request that does not name one may have a body, so it counts as a POST."""
     context = request.get("requestContext")
     http = context.get("http") if isinstance(context, dict) else None
     method = http.get("method") if isinstance(http, dict) else request.get("httpMethod")
@@ -87,7 +87,7 @@ def _method(request: dict[str, Any]) -> str:
 
 
 def _headers(request: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each header with its name in small letters; API Gateway sends them twice, a load balancer either way."""
+    """Yield each header with its name in lower case; API Gateway sends them twice, a load balancer either way."""
     for field in ("headers", "multiValueHeaders"):
         headers = request.get(field)
         for name, given in headers.items() if isinstance(headers, dict) else ():

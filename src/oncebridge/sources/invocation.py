@@ -1,7 +1,7 @@
-"""What AWS Lambda hands over: which shape it is, and which deliveries each record of it holds. Pure.
+"""Invocations of AWS Lambda: their shape, and the deliveries that each record holds. Pure.
 
-How failures are told is decided by what AWS writes around records, never by what somebody wrote into one, and
-records are named only where every one of a batch can be. Wherever that is not sure, the whole of it fails.
+How failures are reported depends on what AWS writes around records, never on the content of one, and records are
+named only where every one of a batch can be. Where that is not certain, the whole invocation fails.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Told(Enum):
-    """How whoever delivers is told which records have to come again."""
+class FailureReport(Enum):
+    """How the sender learns which records must be redelivered."""
 
     BY_ERROR = "the invocation fails"
     BY_NAME = "batchItemFailures"
@@ -34,20 +34,20 @@ class Record(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     shown = ("id",)
 
     raws: list[Any]
-    #: By which it is named in the answer.
+    #: Its name in the reply.
     id: str = ""
     #: Records of one group keep their order; None: in any order.
     group: str | None = None
-    #: When its queue or stream got it, where that is said.
+    #: When its queue or stream received it, if stated.
     sent_ms: int | None = None
-    #: What Firehose wants to have back.
+    #: The data that Firehose expects back.
     data: Any = None
 
 
 class Invocation(msgspec.Struct, frozen=True):
-    """Everything that one invocation brings."""
+    """Everything in one invocation."""
 
-    told: Told
+    failure_report: FailureReport
     records: list[Record]
 
 
@@ -56,7 +56,7 @@ _SECONDS_MAX: Final = 10**12
 
 
 def recognise(event: Any) -> Invocation:
-    """Return which shape an invocation has, and take it apart. Requests over HTTP are not among them."""
+    """Return the shape of an invocation, taken apart. Requests over HTTP are not among them."""
     if isinstance(event, list):
         return _batch(event, event) or _whole(event)
     if isinstance(event, dict) and not is_event(event):
@@ -84,7 +84,7 @@ def waves(records: list[Record]) -> list[list[Record]]:
 
 
 def _whole(event: Any) -> Invocation:
-    return Invocation(Told.BY_ERROR, [Record(raws=unwrap_parsed(event))])
+    return Invocation(FailureReport.BY_ERROR, [Record(raws=unwrap_parsed(event))])
 
 
 class _Label(NamedTuple):
@@ -94,13 +94,13 @@ class _Label(NamedTuple):
 
 
 def _batch(records: list[Any], held: Iterable[Any]) -> Invocation | None:
-    """Take records apart that are all known by name, with what each holds; None where one is not."""
+    """Take records apart that all have a name, with the content of each; None where one has no name."""
     for label_of in (_message_label, _stream_label):
         labels = [label_of(record) for record in records if isinstance(record, dict)]
         named = [label for label in labels if label is not None and label.id]
         if len(named) == len(records):
             return Invocation(
-                Told.BY_NAME,
+                FailureReport.BY_NAME,
                 [
                     Record(raws=unwrap_parsed(inner), id=label.id, group=label.group, sent_ms=label.sent_ms)
                     for inner, label in zip(held, named, strict=True)
@@ -110,7 +110,7 @@ def _batch(records: list[Any], held: Iterable[Any]) -> Invocation | None:
 
 
 def _message_label(record: dict[str, Any]) -> _Label | None:
-    """Label a message of SQS, whether a queue's own trigger brings it or a pipe."""
+    """Label a message of SQS, whether the queue's own trigger or a pipe delivers it."""
     if not is_of(record, "aws:sqs"):
         return None
     queue, attributes = record.get("eventSourceARN"), record.get("attributes")
@@ -124,7 +124,7 @@ def _message_label(record: dict[str, Any]) -> _Label | None:
 
 
 def _stream_label(record: dict[str, Any]) -> _Label | None:
-    """Label a record of Kinesis: a stream's own trigger knows it by its sequence number, a pipe by its event id."""
+    """Label a record of Kinesis: a stream's own trigger names it by its sequence number, a pipe by its event id."""
     if not is_of(record, "aws:kinesis"):
         return None
     inner = record.get("kinesis")
@@ -134,18 +134,18 @@ def _stream_label(record: dict[str, Any]) -> _Label | None:
 
 
 def _arrival_ms(record: dict[str, Any]) -> int | None:
-    """Return when a stream got a record, which Kinesis says in seconds."""
+    """Return when a stream received a record, which Kinesis gives in seconds."""
     seconds = record.get("approximateArrivalTimestamp")
     return int(seconds * 1000) if isinstance(seconds, int | float) and 0 < seconds < _SECONDS_MAX else None
 
 
 def _transformation(event: dict[str, Any]) -> Invocation:
-    """Take apart what Firehose wants to have transformed."""
+    """Take apart a batch that Firehose wants to have transformed."""
     records = [record for record in event["records"] if isinstance(record, dict) and _text(record.get("recordId"))]
     if len(records) < len(event["records"]):
         return _whole(event)
     return Invocation(
-        Told.BY_RECORD,
+        FailureReport.BY_RECORD,
         [
             Record(raws=unwrap_parsed(firehose_data(record)), id=record["recordId"], data=record.get("data"))
             for record in records
@@ -154,16 +154,16 @@ def _transformation(event: dict[str, Any]) -> Invocation:
 
 
 def _text(value: object) -> str:
-    """Take a text; everything else is as if it were not there."""
+    """Return a text; None for anything else."""
     return value if isinstance(value, str) else ""
 
 
-#: How many attempts an event gets before it is kept as a dead letter, where whoever delivers gives up before we would.
+#: How many attempts an event gets before it is kept as a dead letter, where the sender gives up before we would.
 ATTEMPTS: Final = {
-    # Lambda's own queue repeats a failed invocation twice, and forgets the event then.
-    Told.BY_ERROR: 3,
-    # Queues and streams go on for long, or have somewhere to put what they give up.
-    Told.BY_NAME: None,
-    # Firehose keeps records that failed in its bucket, from where they can be put through again.
-    Told.BY_RECORD: None,
+    # Lambda's own queue repeats a failed invocation twice, then drops the event.
+    FailureReport.BY_ERROR: 3,
+    # Queues and streams retry for long, or have a place for records they give up on.
+    FailureReport.BY_NAME: None,
+    # Firehose keeps failed records in its bucket, from which they can be sent again.
+    FailureReport.BY_RECORD: None,
 }

@@ -1,4 +1,4 @@
-"""What AWS Lambda hands over, worked off; and what became of it, in the answer that each shape wants."""
+"""Processes an invocation of AWS Lambda, and replies in the format that its shape expects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oncebridge.engine.limits import GOES_ON, BatchLimits, RunBatch
 from oncebridge.engine.result import books_of, why_again
 from oncebridge.errors import NotAcknowledged
 from oncebridge.sources.http_request import answer_request
-from oncebridge.sources.invocation import ATTEMPTS, Record, Told, recognise, waves
+from oncebridge.sources.invocation import ATTEMPTS, FailureReport, Record, recognise, waves
 from oncebridge.sources.unwrap import is_request
 from oncebridge.telemetry import Move
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
 
-#: Kept free at the end of an invocation: what runs then is to be finished, settled and answered.
+#: Kept free at the end of an invocation, to finish running handlers, settle and reply.
 MARGIN_US_MAX: Final = 5_000_000
 MARGIN_SHARE: Final = 5  # of a short time a fifth is enough
 
-#: BatchLimits that are over already: what is worked off on them is handed back untried, and is in the books.
+#: Limits that have passed already: records processed under them are handed back untried, and are in the books.
 OVER: Final = BatchLimits(until_us=0)
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """One record, what became of its deliveries, and whether it may be acknowledged."""
+    """One record, the results of its deliveries, and whether it may be acknowledged."""
 
     record: Record
     results: list[Result]
@@ -48,32 +48,32 @@ def answer(
     clock: Clock,
     telemetry: Telemetry,
 ) -> Any:
-    """Work off one invocation, and answer it."""
+    """Process one invocation, and reply to it."""
     limits = replace(GOES_ON, until_us=_until_us(context, clock))
     if is_request(event):
         return answer_request(run, event, limits, settings=settings, telemetry=telemetry)
     invocation = recognise(event)
     unfinished = invocation.records  # all of them, if the ledger is out of reach
     try:
-        ended = _processed(run, invocation.records, replace(limits, attempts=ATTEMPTS[invocation.told]))
+        ended = _processed(run, invocation.records, replace(limits, attempts=ATTEMPTS[invocation.failure_report]))
         unfinished = [one.record for one in ended if not one.acknowledged]
     finally:
-        _tell_oldest(unfinished, clock, telemetry)
-    match invocation.told:
-        case Told.BY_NAME:
+        _report_oldest(unfinished, clock, telemetry)
+    match invocation.failure_report:
+        case FailureReport.BY_NAME:
             failed = dict.fromkeys(one.record.id for one in ended if not one.acknowledged)
             return {"batchItemFailures": [{"itemIdentifier": name} for name in failed]}
-        case Told.BY_RECORD:
+        case FailureReport.BY_RECORD:
             return {"records": [_transformed(one) for one in ended]}
-        case Told.BY_ERROR:
+        case FailureReport.BY_ERROR:
             results = [result for one in ended for result in one.results]
             if not all(one.acknowledged for one in ended):
                 raise NotAcknowledged(why_again(results))
             return books_of([result.column for result in results])
 
 
-def _tell_oldest(records: list[Record], clock: Clock, telemetry: Telemetry) -> None:
-    """Return how long the oldest of these has waited: SQS itself leaves out what it has handed out three times."""
+def _report_oldest(records: list[Record], clock: Clock, telemetry: Telemetry) -> None:
+    """Report how long the oldest of these has waited: SQS' own metric omits messages received three times."""
     sent_ms = [record.sent_ms for record in records if record.sent_ms is not None]
     if sent_ms:
         age_ms = max(0, clock.now_us() // 1000 - min(sent_ms))
@@ -81,17 +81,17 @@ def _tell_oldest(records: list[Record], clock: Clock, telemetry: Telemetry) -> N
 
 
 def _until_us(context: Any, clock: Clock) -> int | None:
-    """Return when to begin nothing more; None where nobody says how much time there is."""
+    """Return when nothing more may begin; None if the time left is unknown."""
     ask = getattr(context, "get_remaining_time_in_millis", None)
     remaining_ms = ask() if callable(ask) else None
     if not isinstance(remaining_ms, int | float) or not isfinite(remaining_ms):
         return None
-    remaining_us = max(0, int(remaining_ms * 1000))  # none left is something else than unknown
+    remaining_us = max(0, int(remaining_ms * 1000))  # no time left differs from unknown
     return clock.monotonic_us() + remaining_us - min(MARGIN_US_MAX, remaining_us // MARGIN_SHARE)
 
 
 def _processed(run: RunBatch, records: list[Record], limits: BatchLimits) -> list[Ended]:
-    """Work records off; after one that has to come again, the later ones of its group are handed back untried."""
+    """Process records; after one that must be redelivered, later ones of its group are handed back untried."""
     ended: dict[int, Ended] = {}
     broken: set[str] = set()
     for wave in waves(records):
@@ -106,7 +106,7 @@ def _processed(run: RunBatch, records: list[Record], limits: BatchLimits) -> lis
 
 
 def _run_each(run: RunBatch, records: list[Record], limits: BatchLimits) -> list[Ended]:
-    """Work the deliveries of records off as one batch."""
+    """Process the deliveries of records as one batch."""
     if not records:
         return []
     results = iter(run([raw for record in records for raw in record.raws], limits))
@@ -115,7 +115,7 @@ def _run_each(run: RunBatch, records: list[Record], limits: BatchLimits) -> list
 
 
 def _transformed(one: Ended) -> dict[str, Any]:
-    """Let Firehose pass on what is done, as it was; a duplicate too, since its first answer may not have arrived."""
+    """Have Firehose pass on a finished record, unchanged; a duplicate too, since the first reply may be lost."""
     kept = any(result.outcome is Outcome.DEAD for result in one.results)
     result = "Ok" if one.acknowledged and not kept else "ProcessingFailed"
     return {"recordId": one.record.id, "result": result, "data": one.record.data}

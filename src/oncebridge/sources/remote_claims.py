@@ -1,7 +1,7 @@
 """Lends claims to handlers outside this process: the ledger's own claim, extend and settle, one event at a time.
 
-Whoever holds a lent claim has all that is needed to settle it. Nothing is kept here, so that any process may take
-it back, and a client that is never heard of again costs nothing but its lease.
+The holder of a lent claim has everything needed to settle it. Nothing is kept here, so any process may take it back,
+and a client that disappears costs nothing but its lease.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Books
 
-#: What tells one claim from every other: the event, the handler, the token.
+#: Identifies a claim: the event, the handler, the token.
 Id: TypeAlias = tuple[bytes, str, int]
 
 REMEMBERED_MAX: Final = 10_000
@@ -38,23 +38,23 @@ _GONE: Final = "its claim is no longer in force: it ran out and was taken over, 
 
 
 class RemoteClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim in the hands of somebody else, with what is needed to take it back."""
+    """A claim that a handler elsewhere holds, with the data needed to take it back."""
 
     claim: Claim
     lease_us: int
-    #: When it was lent, by the wall clock of whoever lent it.
+    #: When it was lent, by the wall clock of the process that lent it.
     lent_us: int
     #: The digest of the delivery it was lent for.
     raw: bytes
 
     @property
     def id(self) -> Id:
-        """What tells it from every other."""
+        """The event, the handler and the token, which identify it."""
         return self.claim.ask.key, self.claim.ask.handler, self.claim.token
 
 
 class Ending(Discreet, msgspec.Struct, frozen=True, kw_only=True):
-    """How a handler outside says that it ended."""
+    """How a handler elsewhere says that it ended."""
 
     shown = ("outcome", "retry_in_us")
 
@@ -68,11 +68,11 @@ class Ending(Discreet, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What became of a claim that was to be settled."""
+    """The result of settling a claim."""
 
-    #: None where it was no longer in force: then nothing has changed.
+    #: None if it was no longer in force: then nothing has changed.
     outcome: Outcome | None
-    #: Set where its dead letter is kept but could not be sent on: then the same has to be settled again.
+    #: Set if its dead letter is kept but could not be sent on: then the client must settle again.
     unsent: Result | None = None
 
 
@@ -88,13 +88,13 @@ class RemoteClaims:
         account: Callable[[Sequence[Result]], None],
         since_us: int,
     ) -> None:
-        """Take what opens the ledger, the books and what enters results into them, and when this process began."""
+        """Take what opens the ledger, the books, the function that enters results, and when this process began."""
         self._open = open_flow
         self._retry = settings.retry
         self._books = books
         self._account = account
         self._since_us = since_us
-        #: Claims whose end was told of; True once it is in the books. A client may settle twice.
+        #: Claims whose end was reported; True once it is in the books. A client may settle twice.
         self._ended: dict[Id, bool] = {}
         self._names: set[str] = set()
         self._lock = threading.Lock()
@@ -103,24 +103,24 @@ class RemoteClaims:
     # --- claim ---------------------------------------------------------------------------------------
 
     def read(self, raw: bytes, name: str) -> Task:
-        """Parse and identify one delivery for a handler outside."""
+        """Parse and identify one delivery for a handler elsewhere."""
         return self._open().reader.read_for(raw, name)
 
     def is_ours(self, task: Task) -> bool:
-        """Return whether a handler of our own takes the event under that name: their claims would be shared."""
+        """Return whether a handler in this process takes the event under that name: they would share claims."""
         return task.event is not None and self._open().reader.has_handler(task.event, task.ask.handler)
 
     def ask(self, task: Task, *, lease_us: int, call: str | None = None) -> RemoteClaim | None:
-        """Ask for one event; return the claim that was granted, otherwise the task has a result.
+        """Claim one event; return the claim if it was granted, otherwise the task has a result.
 
-        Raises `LedgerUnavailable`, and then nothing is known: a claim that was granted all the same runs out.
+        Raises `LedgerUnavailable`; the outcome is then unknown, and a claim that was granted runs out.
 
         Args:
             task: What to ask for.
 
             lease_us: How long the claim runs.
 
-            call: By which a client knows its own call again: while that claim runs, the same is granted once more.
+            call: Identifies a client's call: while its claim runs, a repeat of the call gets the same claim.
 
         """
         flow = self._open()
@@ -139,7 +139,7 @@ class RemoteClaims:
             else:
                 task.result = result_from(task, task.answer, retry_in_us=task.answer.busy_us)
         if task.result is None:
-            flow.process([Delivery(tasks=[task])])  # it is to be a dead letter
+            flow.process([Delivery(tasks=[task])])  # it becomes a dead letter
         elif is_over(task):
             flow.send_on([task])
         return None
@@ -147,13 +147,13 @@ class RemoteClaims:
     def _answer(self, flow: Flow, task: Task, lease_us: int, call: str | None) -> Answer:
         if call is None:
             return flow.claim_alone(task, lease_us=lease_us)
-        # A nonce is good for one lease and the next. So a call is known again while its claim runs, but a client that
-        # sends the same after its crash gets a claim of its own, with an attempt that counts.
+        # A nonce is good for one lease and the next. So a repeated call is recognised while its claim runs, but a
+        # client that repeats it after a crash gets a new claim, with an attempt that counts.
         turn = flow.clock.now_us() // lease_us
         answer = flow.claim_alone(task, lease_us=lease_us, nonce=_nonce(flow.secret, task, call, turn))
         if answer.verdict is Verdict.BUSY:
             answer = flow.claim_alone(task, lease_us=lease_us, nonce=_nonce(flow.secret, task, call, turn - 1))
-        # It may have been granted a while ago, and the whole lease is promised.
+        # It may have been granted a while ago, and the client is promised the whole lease.
         if answer.verdict is Verdict.FRESH and not flow.claimer(lease_us).extend(_claim(task, answer)):
             return Answer(Verdict.BUSY)  # it has just ended; the next answer says how
         return answer
@@ -169,14 +169,14 @@ class RemoteClaims:
     # --- extend and settle ---------------------------------------------------------------------------
 
     def extend(self, lent: RemoteClaim, lease_us: int) -> bool:
-        """Let a claim run for so long from now; False where it is no longer in force."""
+        """Extend a claim to this long from now; False if it is no longer in force."""
         return self._open().claimer(lease_us).extend(lent.claim)
 
     def is_of(self, lent: RemoteClaim, raw: bytes) -> bool:
         """Return whether a delivery is of the event that was claimed."""
         flow = self._open()
         if unreadable_key(flow.secret, raw) == lent.raw:
-            return True  # whatever its key: one that nothing identifies has a new one each time
+            return True  # whatever its key: a delivery without an identity gets a new one each time
         task = flow.reader.read_for(raw, lent.claim.ask.handler)
         return task.dead_reason is None and task.ask.key == lent.claim.ask.key
 
@@ -190,21 +190,21 @@ class RemoteClaims:
         if not self._settled(flow, task, ended):
             self._record(flow, "lost", task, _GONE, outcome=Outcome.RETRY, duration_ms=duration_ms)
             return Settled(None)
-        if self._is_news(lent.id, entered=False):
+        if self._is_first_report(lent.id, entered=False):
             self._record(flow, "settled", task, ended.reason, outcome=ended.outcome, duration_ms=duration_ms)
         task.result = result_as(task, Verdict.FRESH, ended.outcome, ended.reason, retry_in_us=ended.retry_in_us)
         if ended.outcome is Outcome.DEAD:
             flow.send_on([task])
             if not is_over(task):
                 return Settled(ended.outcome, unsent=result_of(task))
-        if self._is_news(lent.id, entered=True):
+        if self._is_first_report(lent.id, entered=True):
             if lent.lent_us < self._since_us:
-                self._books.receive()  # lent in a run before this one, whose books are closed
+                self._books.receive()  # lent in an earlier run, whose books are closed
             self._account([replace(result_of(task), topic=claim.ask.topic)])
         return Settled(ended.outcome)
 
     def _ended_as(self, claim: Claim, ending: Ending) -> Ended:
-        """Turn what a client says into the end of its claim, with a reason that is free of the client's own words."""
+        """Turn a client's report into the end of its claim, with a reason that is free of the client's own words."""
         attempt, limit = claim.attempt, self._retry.attempts
         match ending.outcome:
             case Outcome.DONE:
@@ -229,10 +229,10 @@ class RemoteClaims:
             raise LedgerUnavailable(flow.letter_room.words)
         return flow.settle_alone(task, ended)
 
-    # --- telling -------------------------------------------------------------------------------------
+    # --- reporting -------------------------------------------------------------------------------------
 
-    def _is_news(self, claim: Id, *, entered: bool) -> bool:
-        """Return whether the end of a claim was not told of before, or is only now to be entered into the books."""
+    def _is_first_report(self, claim: Id, *, entered: bool) -> bool:
+        """Return True the first time this claim's end is reported; with `entered`, the first time it is counted."""
         with self._lock:
             before = self._ended.pop(claim, None)
             self._ended[claim] = entered or bool(before)
@@ -252,11 +252,11 @@ class RemoteClaims:
         now_us: int | None = None,
     ) -> None:
         if flow.telemetry.listening:
-            told = move_of(move, task, reason, outcome=outcome, duration_ms=duration_ms, now_us=now_us)
-            flow.telemetry.record(replace(told, handler=self._label(told.handler)))
+            record = move_of(move, task, reason, outcome=outcome, duration_ms=duration_ms, now_us=now_us)
+            flow.telemetry.record(replace(record, handler=self._label(record.handler)))
 
     def _label(self, name: str) -> str:
-        """Return a client's name while there are few of them."""
+        """Return a client's name as a label, while there are few of them."""
         with self._lock:
             if len(self._names) < NAMES_MAX:
                 self._names.add(name)
@@ -268,6 +268,6 @@ def _claim(task: Task, answer: Answer) -> Claim:
 
 
 def _nonce(secret: bytes, task: Task, call: str, turn: int) -> bytes:
-    """Make the nonce by which a call is known again: of the same key, event and handler."""
+    """Make the nonce that identifies a call: from the client's key, the event and the handler."""
     parts = (call.encode(), task.ask.key, task.ask.handler.encode(), turn.to_bytes(9, "big", signed=True))
     return digest(secret, b"nonce", parts)[:8]

@@ -1,4 +1,4 @@
-"""The body of a request into deliveries: no more of them than a request may hold."""
+"""Reads the body of a request into deliveries, no more than a request may hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oncebridge.sources.unwrap import unwrap, unwrap_parsed
 if TYPE_CHECKING:
     from oncebridge.sources.http_reply import Reply
 
-#: What msgspec says of an array with more elements than it may have.
+#: The start of msgspec's message for an array with more elements than allowed.
 _TOO_LONG: Final = "of at most length"
 ELEMENT_BYTES_MIN: Final = 2  # with the comma
 
@@ -34,7 +34,7 @@ class TooMany(Exception):
 
 
 def deliveries_in(body: bytes, most: int) -> list[bytes]:
-    """Return the deliveries that a body holds; raise `TooMany` without having looked at all of them."""
+    """Return the deliveries in a body; raise `TooMany` without reading all of them."""
     if len(body) > ELEMENT_BYTES_MIN * most and _is_too_long(body, most):
         raise TooMany(most)
     raws = unwrap(body, most + 1)
@@ -44,8 +44,8 @@ def deliveries_in(body: bytes, most: int) -> list[bytes]:
 
 
 def deliveries_in_parsed(tree: Any, most: int) -> list[Any]:
-    """Return the deliveries in a body that somebody has parsed already; raise `TooMany` for more."""
-    with suppress(UnicodeEncodeError):  # half of a surrogate pair: to be refused with a reason later
+    """Return the deliveries in a body that is already parsed; raise `TooMany` for more."""
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair: refused with a reason later
         tree = tree.encode() if isinstance(tree, str) else tree
     if isinstance(tree, bytes):
         return list(deliveries_in(tree, most))
@@ -56,9 +56,9 @@ def deliveries_in_parsed(tree: Any, most: int) -> list[Any]:
 
 
 def _is_too_long(body: bytes, most: int) -> bool:
-    """Return whether a list, or the records in a batch, are too many: at the first that is, without reading the rest.
+    """Return whether a list, or the records in a batch, are too many; stops at the first that exceeds the limit.
 
-    Sixteen megabytes of `{}` would otherwise become millions of objects before anybody could count them.
+    Sixteen megabytes of `{}` would otherwise become millions of objects before they are counted.
     """
     elements, batch = _decoders(most)
     decode = elements if body.lstrip().startswith(b"[") else batch
@@ -67,13 +67,13 @@ def _is_too_long(body: bytes, most: int) -> bool:
     except msgspec.ValidationError as error:
         return _TOO_LONG in str(error)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        pass  # unreadable: that is for the flow to say
+        pass  # unreadable: the flow says so
     return False
 
 
 @lru_cache(maxsize=4)
 def _decoders(most: int) -> tuple[Any, Any]:
-    """Make what reads a list of at most so many elements, and a batch that has such a list."""
+    """Make decoders for a list of at most this many elements, and for a batch with such a list."""
     fields = [(f"element_{number}", msgspec.Raw, msgspec.Raw()) for number in range(most)]
     elements = msgspec.defstruct("Elements", fields, array_like=True, forbid_unknown_fields=True)
     batch = msgspec.defstruct("Batch", [("Records", elements, None), ("records", elements, None)])

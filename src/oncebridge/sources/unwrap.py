@@ -1,10 +1,10 @@
-"""Every shape in which AWS hands out events, into deliveries: pure, by shape alone.
+"""Unwraps every shape in which AWS hands out events into deliveries: pure, by shape alone.
 
-Wrappers nest: a queue's record may hold a topic's notification, which holds the envelope. What is no
-wrapper is a delivery, readable or not: that is for the flow to say.
+Wrappers nest: a queue's record may hold a topic's notification, which holds the envelope. Anything that is no
+wrapper is a delivery; whether it is readable is for the flow to decide.
 
 A text inside an object may be anything that a customer typed. So an object is a wrapper only with the fields that only
-AWS writes, all of them, and never if it says itself what it is. docs/aws.md lists them.
+AWS writes, all of them, and never if its own fields mark it as an event. docs/aws.md lists them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WRAPPER_BYTES_MAX: Final = 16 * 1_048_576  # a whole batch for Lambda, escaped t
 WRAPPER_CONTAINERS_MAX: Final = 16 * CONTAINERS_MAX
 NESTING_MAX: Final = 8  # a wrapper in a wrapper in a wrapper is real; more is an attack
 
-#: Without one of these, a text is no wrapper, and need not be parsed to know that.
+#: Without one of these a text is no wrapper, which saves parsing it.
 _MARKS: Final = (
     b'"Records"', b'"deliveryStreamArn"', b'"rawData"', b'"requestPayload"', b'"requestContext"', b'"aws:sqs"',
     b'"aws:kinesis"', b'"aws:sns"', b'"TopicArn"', b'"SystemMetadata"',
@@ -38,19 +38,19 @@ _text: Final = msgspec.json.Decoder(str).decode
 
 
 def unwrap(data: bytes, most: int | None = None) -> list[bytes]:
-    """Return the deliveries that a text holds, or as many of them as wanted; the text itself where it is no wrapper."""
+    """Return the deliveries in a text, or as many as wanted; the text itself if it is no wrapper."""
     if not _is_array(data) and not _may_be_a_wrapper(data):
         return [data]  # nearly always
     return list(islice(_from_text(data, NESTING_MAX), most))
 
 
 def unwrap_parsed(tree: Any, most: int | None = None) -> list[Any]:
-    """Return the deliveries in JSON that somebody has parsed already; texts in it come out byte for byte."""
+    """Return the deliveries in parsed JSON; texts in it come out byte for byte."""
     return list(islice(_from_part(tree, NESTING_MAX, _as_it_is), most))
 
 
 def is_event(tree: dict[str, Any]) -> bool:
-    """Return whether an object says itself what it is, whatever else it may look like."""
+    """Return whether an object's own fields mark it as an event, whatever else it may look like."""
     return not SAYING.isdisjoint(tree)
 
 
@@ -65,7 +65,7 @@ def _from_text(data: bytes, nesting: int) -> Iterator[Any]:
     inner = None
     if nesting and _may_be_a_wrapper(data):
         with suppress(Unreadable):
-            # With numbers as written: what is inside must keep its identity.
+            # With numbers as written: the content must keep its identity.
             _, tree = read_json(data, bytes_max=WRAPPER_BYTES_MAX, containers_max=WRAPPER_CONTAINERS_MAX)
             inner = _inner(tree)
     if inner is None:
@@ -76,7 +76,7 @@ def _from_text(data: bytes, nesting: int) -> Iterator[Any]:
 
 
 class _Marks(msgspec.Struct, gc=False):
-    """What tells an event from everything else; the rest is skipped."""
+    """The fields that mark an event; the rest is skipped."""
 
     detail: msgspec.Raw = msgspec.Raw()
     eventBody: msgspec.Raw = msgspec.Raw()  # noqa: N815 - as Genesys writes it
@@ -86,7 +86,7 @@ _event_marks: Final = msgspec.json.Decoder(_Marks).decode
 
 
 def _may_be_a_wrapper(data: bytes) -> bool:
-    """Return whether a text is worth a closer look: nearly every one is an event for sure, and many are no JSON."""
+    """Return whether a text is worth parsing: nearly every one is clearly an event, and many are no JSON."""
     try:
         marks = _event_marks(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
@@ -95,7 +95,7 @@ def _may_be_a_wrapper(data: bytes) -> bool:
 
 
 def _from_array(data: bytes, nesting: int) -> Iterator[Any]:
-    """Take an array apart byte for byte, which is many times faster than to read all of it and write it again."""
+    """Take an array apart byte for byte, which is many times faster than parsing and writing all of it."""
     elements: list[msgspec.Raw] = []
     if len(data) <= WRAPPER_BYTES_MAX:
         with suppress(msgspec.MsgspecError, RecursionError, ValueError):
@@ -114,7 +114,7 @@ def _from_part(part: Any, nesting: int, write: Callable[[Any], Any]) -> Iterator
     if isinstance(part, str):
         try:
             part = part.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair: to be refused with a reason later
+        except UnicodeEncodeError:  # half of a surrogate pair: refused with a reason later
             yield part
             return
     if isinstance(part, bytes):
@@ -133,7 +133,7 @@ def _as_it_is(tree: Any) -> Any:
 
 
 def _inner(tree: Any) -> list[Any] | None:
-    """Return what a wrapper holds; None where it is none, or where it holds nothing."""
+    """Return the content of a wrapper; None if it is no wrapper, or empty."""
     if isinstance(tree, list):
         return tree or None  # Pipes, and buses that deliver in batches
     if not isinstance(tree, dict) or is_event(tree):
@@ -158,7 +158,7 @@ def _records(tree: dict[str, Any]) -> list[Any] | None:
 
 
 def from_batch(record: Any) -> Any:
-    """Return what a record of a batch holds, which is known there by its source alone; the record itself if nothing."""
+    """Return the content of a record of a batch, recognised by its source alone; the record itself if it has none."""
     if not isinstance(record, dict) or is_event(record):
         return record
     stream, topic = record.get("kinesis"), record.get("Sns")
@@ -172,7 +172,7 @@ def from_batch(record: Any) -> Any:
 
 
 def is_of(record: dict[str, Any], source: str) -> bool:
-    """Return whether a record says that it comes from this source."""
+    """Return whether a record names this source."""
     return bool(record.get("eventSource") == source)
 
 
@@ -187,12 +187,12 @@ def is_firehose(tree: dict[str, Any]) -> bool:
 
 
 def firehose_data(record: Any) -> Any:
-    """Return what a record of Firehose holds; the record itself where that is nothing."""
+    """Return the content of a record of Firehose; the record itself if it has none."""
     return _decoded(record["data"]) if isinstance(record, dict) and "data" in record else record
 
 
 def _firehose_failure(tree: dict[str, Any]) -> list[Any] | None:
-    """Know what Firehose leaves in a bucket of records that were not processed."""
+    """Recognise a record that Firehose could not have processed, as it leaves it in a bucket."""
     counted = all(
         type(tree.get(name)) is int for name in ("attemptsMade", "arrivalTimestamp", "attemptEndingTimestamp")
     )
@@ -200,7 +200,7 @@ def _firehose_failure(tree: dict[str, Any]) -> list[Any] | None:
 
 
 def _failure_destination(tree: dict[str, Any]) -> list[Any] | None:
-    """Know what Lambda sends to a destination of a function's invocations."""
+    """Recognise what Lambda sends to a destination of a function's invocations."""
     context = tree.get("requestContext")
     if not isinstance(context, dict) or not _has_texts(tree, "version", "timestamp"):
         return None
@@ -209,12 +209,12 @@ def _failure_destination(tree: dict[str, Any]) -> list[Any] | None:
 
 
 def _message(tree: dict[str, Any]) -> list[Any] | None:
-    """Know a message of SQS, whether a queue's own trigger brings it or a pipe."""
+    """Recognise a message of SQS, whether the queue's own trigger or a pipe delivers it."""
     return [tree["body"]] if is_of(tree, "aws:sqs") and _has_texts(tree, "receiptHandle", "md5OfBody", "body") else None
 
 
 def _stream_record(tree: dict[str, Any]) -> list[Any] | None:
-    """Know a record of Kinesis, whether a stream's own trigger brings it or, flat, a pipe."""
+    """Recognise a record of Kinesis, whether the stream's own trigger or, flat, a pipe delivers it."""
     if not is_of(tree, "aws:kinesis") or not _is_arn(tree.get("eventSourceARN"), "kinesis"):
         return None
     inner = tree.get("kinesis")
@@ -224,7 +224,7 @@ def _stream_record(tree: dict[str, Any]) -> list[Any] | None:
 
 
 def _topic_record(tree: dict[str, Any]) -> list[Any] | None:
-    """Know a notification as a topic hands it to a function."""
+    """Recognise a notification as a topic hands it to a function."""
     if tree.get("EventSource") != "aws:sns" or not _is_arn(tree.get("EventSubscriptionArn"), "sns"):
         return None
     held = tree.get("Sns")
@@ -232,7 +232,7 @@ def _topic_record(tree: dict[str, Any]) -> list[Any] | None:
 
 
 def _notification(tree: dict[str, Any]) -> list[Any] | None:
-    """Know a notification as a topic sends it to a queue or over HTTP."""
+    """Recognise a notification as a topic sends it to a queue or over HTTP."""
     signed = _has_texts(tree, "Timestamp", "SignatureVersion", "Signature")
     return [tree["Message"]] if signed and _is_notification(tree) else None
 
@@ -243,7 +243,7 @@ def _is_notification(tree: dict[str, Any]) -> bool:
 
 
 def _custom_bus(tree: dict[str, Any]) -> list[Any] | None:
-    """Know an event of a custom event bus that sends its metadata beside it."""
+    """Recognise an event of a custom event bus that sends its metadata beside it."""
     system = tree.get("SystemMetadata")
     named = isinstance(system, dict) and _has_texts(system, "aws:EventId", "aws:DeliveryType")
     return [_with_id(tree["Data"], system)] if named and isinstance(tree.get("Data"), dict) else None
@@ -280,14 +280,14 @@ def _has_texts(tree: dict[str, Any], *names: str) -> bool:
 
 
 def _is_arn(value: Any, service: str) -> bool:
-    """Return whether a text names something of a service, in any of AWS' partitions."""
+    """Return whether a text is an ARN of this service, in any of AWS' partitions."""
     parts = value.split(":", 3) if isinstance(value, str) else []
     return len(parts) > _ARN_SERVICE + 1 and parts[0] == "arn" and parts[_ARN_SERVICE] == service
 
 
 _ARN_SERVICE: Final = 2
 
-#: By which an object says what it is: what is inside it is its content, whatever it looks like.
+#: Fields that mark an object as an event: anything inside it is content, whatever it looks like.
 SAYING: Final = frozenset(
     {
         "detail", "detail-type", "eventBody", "topicName", "eventType", "type",
@@ -295,7 +295,7 @@ SAYING: Final = frozenset(
     }
 )  # fmt: skip
 
-#: Every shape of a wrapper: each tells whether a tree is its own, and what it holds.
+#: Every shape of a wrapper: each returns the content of a tree of its shape, and None for any other.
 SHAPES: Final = (
     _records,
     _message,
@@ -311,7 +311,7 @@ SHAPES: Final = (
 
 
 def _with_id(data: Any, system: Any) -> Any:
-    """Give an envelope the id that the bus keeps beside it, where it has none itself."""
+    """Give an envelope the id that the bus keeps beside it, if it has none itself."""
     if isinstance(data, dict) and isinstance(system, dict) and "detail" in data and not data.get("id"):
         known = system.get("aws:EventId")
         return {**data, "id": known} if isinstance(known, str) else data
@@ -319,7 +319,7 @@ def _with_id(data: Any, system: Any) -> Any:
 
 
 def _decoded(data: Any) -> Any:
-    """Decode base64; leave what is none as it is, to be refused with a reason later."""
+    """Decode base64; return text that is no base64 as it is, to be refused with a reason later."""
     if not isinstance(data, str):
         return data
     try:

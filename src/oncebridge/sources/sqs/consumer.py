@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oncebridge.settings import Settings
     from oncebridge.sources.sqs.queue import Queue, Received
 
-#: Handlers that take longer are given one message at a time: else the others in a worker's share wait for nothing.
+#: Handlers that take longer get one message at a time: else the others in a worker's share wait for nothing.
 SHARE_US: Final = 100_000
 LOOK_SECONDS: Final = 0.2
 _QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, cap_seconds=20.0)
@@ -102,16 +102,16 @@ class QueueRun:
         self._said: set[str] = set()
         self._reached = False
         self._number = 0
-        self._usual_us = SHARE_US  # until it is known to be less
+        self._usual_us = SHARE_US  # until it is measured
         self._closing = threading.Event()
         self._error: BaseException | None = None
 
     # --- the run -------------------------------------------------------------------------------------
 
     def run(self, look: Callable[[], None] = lambda: None) -> None:
-        """Run until told to stop; `look` is called now and then. Raises what ended it, after handing everything back.
+        """Run until stopped; `look` is called now and then. Raises what ended it, once everything is handed back.
 
-        On an orderly stop running handlers finish, what is done is deleted, and the rest is handed back.
+        On an orderly stop running handlers finish, messages that are done are deleted, and the rest is handed back.
         """
         stop_hiding = threading.Event()
         hiding = self._thread("visibility", lambda: self._visibility.run(stop_hiding))
@@ -139,7 +139,7 @@ class QueueRun:
                 target()
             except BaseException as error:  # noqa: BLE001 - raised again where the run was started
                 if forks.generation() != generation:
-                    return  # a child that a handler has forked: the run is its parent's, and this was all of it
+                    return  # a child that a handler has forked: the run is its parent's, and nothing is left to do here
                 self._error = self._error or error
                 self._flow.stopping.set()
                 self._close()
@@ -157,7 +157,7 @@ class QueueRun:
         for message in left:
             self._account(message.results)
         if not_taken:
-            self._warn("some messages could not be handed back; they come again by themselves", messages=not_taken)
+            self._warn("some messages could not be handed back; SQS redelivers them later", messages=not_taken)
 
     # --- receiving -----------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class QueueRun:
                 self._close()
 
     def _wanted(self) -> int:
-        """Say how many messages should be ready to be tried: as many as the workers take at a time."""
+        """Return how many messages should be ready to be tried: as many as the workers take at a time."""
         return 0 if self._ledger_outage else self._workers * self._at_once()
 
     def _read(self, received: Received, now_us: int) -> Message:
@@ -194,13 +194,13 @@ class QueueRun:
         return new_message(self._number, received, deliveries, now_us, self._visibility.seconds * 1_000_000)
 
     def _say_if_refused(self, trouble: QueueError) -> None:
-        """Say once what will not pass by itself; an outage is noticed, and said, where messages are received."""
+        """Report once an error that will not pass by itself; outages are reported where messages are received."""
         if not trouble.passing and str(trouble) not in self._said:
             self._said.add(str(trouble))
             self._say(str(trouble))
 
     def _let_go(self, message: Message, why: str) -> None:
-        """Let a message come again that cannot be kept hidden; what is still worked on is deleted if it gets done."""
+        """Stop hiding a message that cannot be kept hidden; SQS redelivers it unless it is done and deleted first."""
         idle = self.in_flight.let_go(message)
         if idle is None:
             return
@@ -215,18 +215,18 @@ class QueueRun:
         while share := self.in_flight.take(self._at_once()):
             try:
                 self._through_outages(share)
-            except LedgerUnavailable:  # and told to stop: handed back with the rest
+            except LedgerUnavailable:  # and stopped: handed back with the rest
                 for message in share:
                     self.in_flight.put_back(message, self._clock.monotonic_us(), keeps_place=True)
                 return
             self._conclude(share)
 
     def _at_once(self) -> int:
-        """Say how many messages a worker takes at a time, by how long one usually takes."""
+        """Return how many messages a worker takes at a time, by how long one usually takes."""
         return max(1, min(AT_ONCE, SHARE_US // max(1, self._usual_us)))
 
     def _through_outages(self, share: list[Message]) -> None:
-        """Work messages off, however long the ledger is out of reach; nothing more is received meanwhile."""
+        """Process messages, however long the ledger is out of reach; nothing more is received meanwhile."""
         deliveries = [delivery for message in share for delivery in message.deliveries]
         attempt = 1
         while True:
@@ -273,16 +273,16 @@ class QueueRun:
             refused += not_ours
             if not messages or _DELETING.is_last(attempt):
                 break
-            self._clock.wait(NEVER, _DELETING.delay_seconds(attempt))  # a stop does not end that
+            self._clock.wait(NEVER, _DELETING.delay_seconds(attempt))  # a stop does not end this
             attempt += 1
         if messages or refused:
             self._warn(
-                "some messages were worked off but not deleted; they come again, and are known as duplicates then",
+                "some messages were processed but not deleted; SQS redelivers them, as duplicates",
                 messages=len(messages) + refused,
             )
 
     def _not_deleted(self, messages: list[Message]) -> tuple[list[Message], int]:
-        """Delete once; return what may be tried again, and how many SQS no longer takes for ours."""
+        """Delete once; return those that may be tried again, and how many SQS no longer accepts as ours."""
         try:
             failed = self._queue.delete([message.receipt for message in messages])
         except QueueError as trouble:

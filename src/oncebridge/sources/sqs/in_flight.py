@@ -1,10 +1,10 @@
 """Messages of a queue that are in flight: which one is tried next, and which one has to wait for another.
 
-Several workers share them, and should not get into each other's way. So a message that is tried holds lanes, and
-whoever needs one of these waits until it is free. Of a FIFO queue that is its message group, held until the message is
-acknowledged: order is order. Of others it is its events, held as long, since a twin has nothing to do but to wait; and
-the entities that its events are states of, given up while it waits for its next try: the newest state wins, and need
-not wait for an older one that fails.
+Several workers share them, and must not get in each other's way. So a message that is being tried holds lanes, and
+another message that needs one of them waits until it is free. On a FIFO queue the lane is the message group, held until
+the message is acknowledged, which keeps the order. On other queues the lanes are its events, held as long, since a
+duplicate can only wait; and the entities that its events are states of, given up while it waits for its next try: the
+newest state wins, and need not wait for an older one that fails.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Message(msgspec.Struct, eq=False, kw_only=True):
     received_us: int
     hidden_until_us: int
     due_us: int
-    #: While it is worked on: until when its handlers, and those before it, may take.
+    #: While it is being processed: until when its handlers, and those before it, may take.
     works_until_us: int | None = None
-    #: Whether it is no longer ours to keep hidden: it comes again, or is about to be deleted.
+    #: Whether we no longer keep it hidden: SQS redelivers it, or it is about to be deleted.
     gone: bool = False
 
     def __lt__(self, other: Message) -> bool:
@@ -67,7 +67,7 @@ class Message(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def results(self) -> list[Result]:
-        """What became of its deliveries so far."""
+        """The results of its deliveries so far."""
         return [_last_result(delivery) for delivery in self.deliveries]
 
 
@@ -77,7 +77,7 @@ def _last_result(delivery: Delivery) -> Result:
 
 
 def new_message(n: int, received: Received, deliveries: list[Delivery], now_us: int, hidden_us: int) -> Message:
-    """Take in what SQS handed out."""
+    """Make a message of one that SQS handed out."""
     if received.group is not None:
         kept: list[Lane] = [("group", received.group)]
         loose: list[Lane] = []
@@ -97,7 +97,7 @@ def new_message(n: int, received: Received, deliveries: list[Delivery], now_us: 
 
 
 def wait_us(results: Iterable[Result]) -> tuple[int, bool]:
-    """Say how long a message waits for its next try, and whether only because others work on its events."""
+    """Return how long a message waits for its next try, and whether only because others hold its events."""
     left = [result for result in results if not result.acknowledged]
     busy = [result for result in left if result.outcome is None]
     waits = [min(result.retry_in_us, POLL_US) if result.outcome is None else result.retry_in_us for result in left]
@@ -116,7 +116,7 @@ class InFlight:
         self._all: dict[Message, None] = {}
         self._waiting: list[Message] = []
         self._holders: dict[Lane, Message] = {}
-        #: Those that are due, but need a lane that another one holds.
+        #: Messages that are due, but need a lane that another one holds.
         self._parked: dict[Lane, list[Message]] = {}
         self._closed = False
         self._changed = threading.Condition()
@@ -131,17 +131,17 @@ class InFlight:
             return list(self._all)
 
     def close(self) -> None:
-        """Give out no more, and tell everybody who waits."""
+        """Give out no more, and wake all waiting threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def look(self) -> None:
-        """Let whoever waits look again."""
+        """Wake all waiting threads."""
         with self._changed:
             self._changed.notify_all()
 
-    # --- whoever receives ----------------------------------------------------------------------------
+    # --- for the thread that receives ------------------------------------------------------------------
 
     def room(self, wanted: Callable[[], int]) -> int:
         """Wait until fewer are ready to be tried than wanted, and return how many may be received; 0 once it is closed.
@@ -157,14 +157,14 @@ class InFlight:
             return 0
 
     def add(self, messages: Iterable[Message]) -> None:
-        """Take in what was received, in order of arrival."""
+        """Add received messages, in order of arrival."""
         with self._changed:
             for message in messages:
                 self._all[message] = None
                 heapq.heappush(self._waiting, message)
             self._changed.notify_all()
 
-    # --- whoever works -------------------------------------------------------------------------------
+    # --- for workers -----------------------------------------------------------------------------------
 
     def take(self, at_once: int) -> list[Message]:
         """Wait for messages that are due, and return a worker's share of them; none once it is closed."""
@@ -182,20 +182,20 @@ class InFlight:
             return []
 
     def begin_again(self, share: Iterable[Message], in_us: int) -> None:
-        """Let the time of handlers count from then: until then nobody works on these, the ledger is out of reach."""
+        """Restart the handler timeout of these messages `in_us` from now: no handler runs while the ledger is down."""
         with self._changed:
             self._begin(share, in_us)
 
     def _begin(self, share: Iterable[Message], in_us: int = 0) -> None:
         until_us = self._clock.monotonic_us() + in_us
-        for message in share:  # one after the other, and so are their handlers
+        for message in share:  # one after the other, like their handlers
             until_us += self._handler_timeout_us * max(1, message.tasks_left)
             message.works_until_us = until_us
 
     def put_back(self, message: Message, due_us: int, *, keeps_place: bool) -> bool:
-        """Let a message wait for its next try; it keeps its place before others of its entities, or gives it up.
+        """Queue a message for its next try; it keeps its place before others of its entities, or gives it up.
 
-        False if it comes again anyway, and was let go meanwhile.
+        False if it was let go meanwhile, so that SQS redelivers it.
         """
         with self._changed:
             if message.gone:
@@ -210,7 +210,7 @@ class InFlight:
             return not message.gone
 
     def end(self, message: Message) -> None:
-        """Let the next in its lanes have their turn; whoever ends it deletes it, then forgets it."""
+        """Free the lanes of a message for the next ones; the caller deletes it, then forgets it."""
         with self._changed:
             message.gone = True
             self._leave(message, message.lanes)
@@ -223,12 +223,12 @@ class InFlight:
                 self._all.pop(message, None)
             self._changed.notify_all()
 
-    # --- whoever keeps them hidden -------------------------------------------------------------------
+    # --- for the thread that keeps them hidden ---------------------------------------------------------
 
     def let_go(self, message: Message) -> list[Message] | None:
-        """Let a message come again, and with it those of its group behind it; return those that nobody works on.
+        """Let go of a message, and of those behind it in its group; return those that no worker has.
 
-        None if it was let go before, or has been dealt with.
+        SQS redelivers them. None if it was let go before, or has ended.
         """
         with self._changed:
             if message.gone:
@@ -247,7 +247,7 @@ class InFlight:
         return [other for other in self._all if other.n > message.n and not groups.isdisjoint(other.kept_lanes)]
 
     def _remove(self, messages: list[Message]) -> None:
-        """Hold those no longer that wait, wherever they do."""
+        """Drop messages that wait, wherever they do."""
         for message in messages:
             self._all.pop(message, None)
         self._waiting = [one for one in self._waiting if one not in messages]
@@ -274,7 +274,7 @@ class InFlight:
         return share
 
     def _leave(self, message: Message, lanes: Iterable[Lane]) -> None:
-        """Give lanes up, and let those who wait for them look again: in order of arrival, if they are due."""
+        """Free lanes, and queue the messages that wait for them: in order of arrival, if they are due."""
         for lane in lanes:
             if self._holders.get(lane) is message:
                 del self._holders[lane]

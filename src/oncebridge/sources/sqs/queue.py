@@ -1,6 +1,6 @@
 """One SQS queue: the calls that `consume` needs, and their errors in our words.
 
-An error that is not known may pass: every call here may be repeated.
+An unknown error counts as passing: every call here may be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oncebridge.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-AT_ONCE: Final = 10  # as many messages as SQS takes and gives in one call
+AT_ONCE: Final = 10  # as many messages as SQS takes and returns in one call
 HIDDEN_SECONDS_MAX: Final = 43_200  # from the moment a message was received; SQS keeps none hidden for longer
 ANSWER_SECONDS: Final = 10
 _SETTING: Final = "QUEUE_URL"
@@ -27,7 +27,7 @@ _SETTING: Final = "QUEUE_URL"
 
 
 class QueueError(Exception):
-    """A call failed, in words for people; `passing` if it may be over by itself."""
+    """A call failed, in words for people; `passing` if it may end by itself."""
 
     def __init__(self, words: str, *, passing: bool) -> None:
         """Take the words."""
@@ -35,7 +35,7 @@ class QueueError(Exception):
         self.passing = passing
 
 
-#: What only this source knows to say.
+#: The words for errors of this source alone.
 _OWN_WORDS: Final = {
     Meaning.DENIED: (
         "may not be used by this worker; allow it sqs:ReceiveMessage, sqs:DeleteMessage and "
@@ -72,7 +72,7 @@ class Received(Discreet, msgspec.Struct, frozen=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """What SQS did not do of a batch: for which entry, why, and whether trying again can help."""
+    """An entry that SQS did not process in a batch: which one, why, and whether a retry can help."""
 
     at: int
     code: str
@@ -92,14 +92,14 @@ class Queue:
     def connected(cls, url: str, *, poll_seconds: int, workers: int) -> Self:
         """Make the client; nothing is sent yet."""
         require_boto3(_SETTING)
-        if "@" in urlsplit(url).netloc:  # not shown, as the URL is from here on
+        if "@" in urlsplit(url).netloc:  # refused here, since the URL is shown from now on
             raise ConfigurationError(f"{_SETTING}: holds a name or password; AWS' own settings say who we are")
         connections = workers + 2  # one polls, one keeps messages hidden
         try:
             client = LazyClient(
                 lambda: queue_client(url, _SETTING, read_seconds=poll_seconds + ANSWER_SECONDS, connections=connections)
             )
-            client()  # wrong settings are said now
+            client()  # raises for wrong settings now
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
@@ -107,7 +107,7 @@ class Queue:
         return cls(client, url, poll_seconds=poll_seconds)
 
     def receive(self, number: int, hidden_seconds: int) -> list[Received]:
-        """Wait for up to so many messages, which are then hidden from others; none if none came."""
+        """Wait for up to this many messages, which are then hidden from others; empty if none arrived."""
         answer = self._call(
             "receive_message",
             MaxNumberOfMessages=min(number, AT_ONCE),
@@ -126,11 +126,11 @@ class Queue:
         ]
 
     def delete(self, receipts: Sequence[str]) -> list[Failed]:
-        """Delete up to ten messages; return those that were not."""
+        """Delete up to ten messages; return those that failed."""
         return self._in_batch("delete_message_batch", [{"ReceiptHandle": receipt} for receipt in receipts])
 
     def hide(self, seconds: Sequence[tuple[str, int]]) -> list[Failed]:
-        """Hide up to ten messages for so many seconds from now, 0: not at all; return those that were not."""
+        """Hide up to ten messages for this many seconds from now, 0: not at all; return those that failed."""
         entries = [{"ReceiptHandle": receipt, "VisibilityTimeout": number} for receipt, number in seconds]
         return self._in_batch("change_message_visibility_batch", entries)
 

@@ -1,7 +1,7 @@
 """Keeps messages hidden while they are in flight, and shows them again when they are handed back.
 
-A message is hidden for longer than a lease runs. So when this process dies, its claims are over before its messages
-are seen again, and whoever receives them takes over instead of waiting.
+A message is hidden for longer than a lease runs. So when this process dies, its claims end before its messages are
+visible again, and the process that receives them takes over at once instead of waiting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_OURS: Final = "SQS shows it to others, or no longer has it"
 
 
 class Visibility:
-    """Looks after every message in flight, each third of a lease."""
+    """Keeps every message in flight hidden; checks each third of a lease."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Visibility:
         on_trouble: Callable[[QueueError], None],
         on_let_go: Callable[[Message, str], None],
     ) -> None:
-        """Take the queue, the messages, and whom to tell that SQS fails, or that a message is no longer kept."""
+        """Take the queue, the messages, and where to report that SQS fails or a message is no longer kept hidden."""
         self._queue = queue
         self._in_flight = in_flight
         self._clock = clock
@@ -50,17 +50,17 @@ class Visibility:
         self._on_let_go = on_let_go
         #: How long a message is hidden at a time.
         self.seconds = min(ceil(lease_us * 1.5 / 1_000_000) + 1, HIDDEN_SECONDS_MAX)
-        #: With less than that left, it is hidden anew: at any time a claim that begins is over before the message is
-        #: seen again.
+        #: With less than that left, it is hidden again: at any time a claim that begins ends before the message is
+        #: visible again.
         self._left_us_min = max(lease_us * 4 // 3, self.seconds * 500_000)
 
     def run(self, stop: threading.Event) -> None:
-        """Look after them until told to stop."""
+        """Keep them hidden until stopped."""
         while not self._clock.wait(stop, max(TICK_SECONDS_MIN, self._lease_us / 3_000_000)):
             self.tick()
 
     def tick(self) -> None:
-        """Hide anew what is to stay hidden, and let the rest come again."""
+        """Extend the messages that must stay hidden, and let go of the rest."""
         now_us = self._clock.monotonic_us()
         stay: list[tuple[Message, int]] = []
         for message in self._in_flight.all():
@@ -71,23 +71,23 @@ class Visibility:
                 stay.append((message, self._seconds_for(message, now_us)))
         for some in in_tens(stay):
             if not self._hide(some):
-                break  # the next tick tries again, and there are two before any of them is seen
+                break  # the next tick tries again, and there are two before any of them is visible
 
     def _why_not(self, message: Message, now_us: int) -> str | None:
-        """Say why a message must not, or cannot, be kept hidden any longer."""
+        """Return why a message must not, or cannot, be kept hidden any longer."""
         if message.works_until_us is not None and now_us > message.works_until_us:
             return TOO_LONG
         over_us = message.received_us + HIDDEN_MAX_US
         return TOO_OLD if now_us + self._lease_us // 3 + MARGIN_US > over_us else None
 
     def _seconds_for(self, message: Message, now_us: int) -> int:
-        """Hide what waits until it is due, and then some: nobody else should try it earlier either."""
+        """Hide a waiting message until it is due, and a little longer: no other process should try it earlier."""
         waits_us = max(0, message.due_us - now_us) if message.works_until_us is None else 0
         left_us = message.received_us + HIDDEN_MAX_US - now_us
         return min(ceil(waits_us / 1_000_000) + self.seconds, left_us // 1_000_000)
 
     def _hide(self, messages: Sequence[tuple[Message, int]]) -> bool:
-        """Hide these anew; False if SQS does not answer."""
+        """Hide these again; False if SQS does not answer."""
         now_us = self._clock.monotonic_us()
         try:
             failed = {one.at: one for one in self._queue.hide([(one.receipt, number) for one, number in messages])}
@@ -102,7 +102,7 @@ class Visibility:
         return True
 
     def hand_back(self, messages: Sequence[Message]) -> int:
-        """Show messages again: at once, or when their next try is due. Return how many SQS did not take back."""
+        """Make messages visible again: at once, or when their next try is due. Return how many SQS refused."""
         now_us = self._clock.monotonic_us()
         taken = 0
         for some in in_tens([(one, self._seconds_to_wait(one, now_us)) for one in messages]):
@@ -110,7 +110,7 @@ class Visibility:
                 taken += len(some) - len(self._queue.hide([(one.receipt, number) for one, number in some]))
             except QueueError as trouble:
                 self._on_trouble(trouble)
-                break  # they come again by themselves, only later
+                break  # they become visible by themselves, only later
         return len(messages) - taken
 
     def _seconds_to_wait(self, message: Message, now_us: int) -> int:
@@ -119,6 +119,6 @@ class Visibility:
 
 
 def in_tens(items: Sequence[tuple[Message, int]]) -> Iterator[Sequence[tuple[Message, int]]]:
-    """Cut into as many as SQS takes at once."""
+    """Cut into batches as large as SQS takes."""
     for start in range(0, len(items), AT_ONCE):
         yield items[start : start + AT_ONCE]
