@@ -41,8 +41,8 @@ def make_client(
     tries: int = 2,
     connections: int = 10,
 ) -> Any:
-    """Make a client that gives up in time; region and credentials come from AWS' own settings unless given."""
-    # Not imported before it is needed: boto3 takes longer to load than all the rest together.
+    """Make a client with timeouts; region and credentials come from AWS' own settings unless given."""
+    # Imported late: boto3 takes longer to load than everything else together.
     import boto3
     from botocore.config import Config
 
@@ -53,7 +53,7 @@ def make_client(
         max_pool_connections=connections,
         tcp_keepalive=True,
     )
-    # The stubs know each service by a literal name, and this one is a variable.
+    # The stubs know each service by a literal name; here it is a variable.
     session: Any = boto3.session.Session(region_name=region)
     return session.client(service, endpoint_url=endpoint, config=config)
 
@@ -62,7 +62,7 @@ class LazyClient:
     """A client that is made when it is first needed, in each process."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        """Take what makes it."""
+        """Take the function that makes it."""
         self._make = make
         self._made: Any = None
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class LazyClient:
 
 # --- queues and buses --------------------------------------------------------------------------------
 
-#: Hosts of Amazon's own, new and old, and those of endpoints in a VPC: all name the region.
+#: Amazon's own hosts, new and old, and those of endpoints in a VPC: all name the region.
 _PUBLIC: Final = re.compile(r"(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
 _OTHER: Final = re.compile(
     r"(?:[a-z0-9-]+\.)*sqs(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?(?:amazonaws\.com(?:\.cn)?|api\.aws)"
@@ -107,7 +107,7 @@ _QUEUE_PATH: Final = re.compile(r"(?:/[^/\s]+)*/[^/\s]+/[^/\s]+")  # account and
 
 
 def check_queue(url: str, setting: str) -> str:
-    """Refuse a text that is no queue's URL; `setting` is where it comes from."""
+    """Refuse a text that is not the URL of a queue; `setting` is where it comes from."""
     try:
         parts = urlsplit(url)
         is_queue = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
@@ -153,7 +153,7 @@ def bus_client(bus: str, setting: str) -> Any:
 
 
 class Meaning(Enum):
-    """What an error means; the value says it to a person, with what to do."""
+    """The meaning of an error; the value says it to a person, with the fix."""
 
     NO_CREDENTIALS = "no AWS credentials were found; give the worker a role, or set AWS_PROFILE or AWS_ACCESS_KEY_ID"
     NOT_FETCHED = (
@@ -184,11 +184,11 @@ class Meaning(Enum):
 
     @property
     def passes(self) -> bool:
-        """Whether it may be over without a change of settings, rights or request."""
+        """Whether it may pass without a change of settings, rights or request."""
         return self in _PASSING
 
     def words(self, service: str, own: Mapping[Meaning, str] | None = None) -> str:
-        """Say it of a service; `own` has what only the caller knows, such as the rights that it needs."""
+        """Say it of a service; `own` has words that only the caller knows, such as the rights that it needs."""
         return (own or {}).get(self) or self.value.format(service=service)
 
 
@@ -196,7 +196,7 @@ _PASSING: Final = frozenset(
     {Meaning.FULL, Meaning.THROTTLED, Meaning.FAILED, Meaning.UNREACHABLE, Meaning.UNKNOWN},
 )
 
-#: Codes that AWS answers with, without the names that may stand around them (`short_code`).
+#: Error codes of AWS, without the names around them (`short_code`).
 CODES: Final[dict[str, Meaning]] = {
     code: meaning
     for meaning, codes in {
@@ -230,7 +230,7 @@ CODES: Final[dict[str, Meaning]] = {
     for code in codes.split()
 }
 
-#: Errors that boto3, or we, raise before AWS has answered. One that is not here means that no answer came.
+#: Errors that boto3, or we, raise before AWS has answered. Any other name means that no answer came.
 EXCEPTIONS: Final[dict[str, Meaning]] = {
     name: meaning
     for meaning, names in {
@@ -256,7 +256,7 @@ _THEIR_FAULT: Final = 500
 
 
 def meaning_of(error: Exception) -> Meaning:
-    """Look up what an error means that a call of boto3 raised."""
+    """Look up the meaning of an error that a call of boto3 raised."""
     status = status_of(error)
     if status is not None:
         return meaning_of_code(code_of(error), status)
@@ -265,7 +265,7 @@ def meaning_of(error: Exception) -> Meaning:
 
 
 def meaning_of_code(code: str, status: int = 0) -> Meaning:
-    """Look up what a code means; for an unknown one the HTTP status decides."""
+    """Look up the meaning of a code; for an unknown one the HTTP status decides."""
     if code in CODES:
         return CODES[code]
     if status == _TOO_MANY:

@@ -1,7 +1,7 @@
-"""The Lambda entry that needs no code: everything it does is in the settings.
+"""The Lambda entry point that needs no code: settings decide everything.
 
-Set a function's handler to `oncebridge.aws.handler`. Whoever has handlers of their own writes a module of their own,
-with `lambda_handler = bridge.lambda_handler`.
+Set a function's handler to `oncebridge.aws.handler`. If you have handlers of your own, write a module of your own, with
+`lambda_handler = bridge.lambda_handler`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from oncebridge.settings import DEFAULT_LEDGER
 
 
 def handler(event: Any, context: Any = None) -> Any:
-    """Give whatever Lambda hands over to the sinks in the settings, once, and answer as its shape wants it."""
+    """Give an invocation's events to the sinks in the settings, once, and reply in the invocation's format."""
     return _bridge().lambda_handler(event, context)
 
 
-@cache  # what raises is not remembered: the next invocation looks again
+@cache  # errors are not cached: the next invocation tries again
 def _bridge() -> Bridge:
     bridge = Bridge.from_settings()
     if bridge.settings.ledger == DEFAULT_LEDGER:
@@ -36,7 +36,7 @@ def _bridge() -> Bridge:
     return bridge
 
 
-# Imported, a function has more of the machine than later, so as much as possible is done now. If that fails, each
-# invocation says why: an error here would tell of an import, and only once.
+# During import a function has more of the machine than later, so as much as possible is done now. If that fails, each
+# invocation says why: an error here would only say that an import failed, and only once.
 with suppress(OncebridgeError):
     _bridge()

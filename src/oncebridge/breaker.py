@@ -1,8 +1,8 @@
 """The one circuit breaker, and the one way to say that something is out of reach and that it is back.
 
-Closed, a breaker lets every call through. After several failures in a row it is open and refuses at once, so that
-no call waits in vain. When its time is over one call is let through as a probe: a success closes the breaker, a failure
-opens it for twice as long. It has no thread, and knows time only from its clock.
+Closed, a breaker lets every call through. After several failures in a row it opens and refuses at once, so that no
+call waits in vain. After a while it lets one call through as a probe: a success closes the breaker, a failure opens it
+for twice as long. It has no thread, and knows time only from its clock.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, cap_seconds=10.0)
 
 
 class Open(SaysWhy):
-    """The breaker is open: the call was not made, or only to look. Raised inside the bridge only."""
+    """The breaker is open: the call was not made, or only as a probe. Raised inside the bridge only."""
 
     def __init__(self, failures: int, retry_in_us: int, last: str) -> None:
-        """Remember how often it failed in a row, how it failed last, and when it is tried next."""
+        """Take how often it failed in a row, the last failure, and when the next call is due."""
         super().__init__(f"failed {failures} times in a row, tried next in {retry_in_us / 1e6:.1f} s: {last}")
         self.failures = failures
         self.retry_in_us = retry_in_us
@@ -35,14 +35,14 @@ class Open(SaysWhy):
 
 
 class NoAttempt(SaysWhy):
-    """The other side would fail like this for every event, so none has spent an attempt on it."""
+    """The other side would fail like this for every event, so none has used up an attempt."""
 
 
 class Outage:
-    """Whether something is out of reach: said once when that begins, and once when it is over."""
+    """Whether something is out of reach: reported once when that begins, and once when it ends."""
 
     def __init__(self, say: Callable[[str], None], over: str, *, prefix: str = "") -> None:
-        """Take the function that says it, the words for the end, and those that stand before each reason."""
+        """Take the function that reports it, the words for the end, and the words before each reason."""
         self._say = say
         self._over = over
         self._prefix = prefix
@@ -62,7 +62,7 @@ class Outage:
             self._say(self._prefix + words)
 
     def answered(self, asked_us: int) -> None:
-        """Note an answer; one to a call from before the last failure says nothing about the time since."""
+        """Note an answer; one to a call made before the last failure says nothing about the time since."""
         if self._since_us is None:
             return  # nearly always
         with self._lock:
@@ -73,7 +73,7 @@ class Outage:
             self._say(self._over)
 
     def forget(self) -> None:
-        """Begin anew, without a word."""
+        """Start over, without a report."""
         self._since_us = None
 
 
@@ -97,7 +97,7 @@ class Breaker:
         self._outage = Outage(lambda _: None, "") if outage is None else outage
         self._open_for = open_for
         self._base_us = int(open_for.base_seconds * 1_000_000)
-        # A probe that never returns is given up after this time, and the next call is one.
+        # A probe that never returns is given up after this time, and the next call becomes the probe.
         self._probe_us = int(open_for.cap_seconds * 1_000_000)
         self._lock = threading.Lock()
         forks.register(self)
@@ -106,7 +106,7 @@ class Breaker:
         self._openings = 0  # 0: closed
         self._again_us = 0
         self._probing = False
-        #: Counts changes, so that the failure of a call from before the last one is known as old news.
+        #: Counts changes, so that the failure of a call made before the last change is ignored.
         self._turn = 0
         #: In words only: an exception would keep alive everything that its frames hold.
         self._last = ""
@@ -129,12 +129,12 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the other side was out of reach the last time: a call that is let through only looks."""
+        """Whether the last call failed to reach the other side: a call that is let through is a probe."""
         return self._openings > 0
 
     @property
     def retry_in_us(self) -> int:
-        """How long a call would be refused from now on; 0 if one would be let through."""
+        """How long calls are refused from now on; 0 if one would be let through."""
         with self._lock:
             return self._refused_us(self._clock.monotonic_us())
 
@@ -146,9 +146,9 @@ class Breaker:
         return _Guard(self, failures, may_refuse=True)
 
     def attempt(self, *failures: type[Exception]) -> _Guard:
-        """Guard the attempt of an event, as `call` does, and raise `Open` where the event has spent none.
+        """Guard an attempt at an event, as `call` does, and raise `Open` if the event has not used it up.
 
-        That is a probe that failed, since it only looks, and a failure that every event would get (`NoAttempt`).
+        That is a failed probe, and a failure that every event would get (`NoAttempt`).
         """
         return _Guard(self, failures, may_refuse=True, spares_attempts=True)
 
@@ -173,10 +173,10 @@ class Breaker:
         if not self._openings:
             return 0
         left_us = max(0, self._again_us - now_us)
-        return min(left_us, self._base_us) if self._probing else left_us  # a probe is usually back much sooner
+        return min(left_us, self._base_us) if self._probing else left_us  # a probe usually returns much sooner
 
     def answered(self) -> None:
-        """Close: the other side is there, whichever call has shown it."""
+        """Close: the other side has answered some call."""
         if not self._failures:  # nearly always
             return
         with self._lock:
@@ -193,7 +193,7 @@ class Breaker:
         """Count a failure, and open if it is one too many."""
         with self._lock:
             if turn != self._turn:
-                return  # asked before the last change, so it says nothing about the time since
+                return  # called before the last change, so it says nothing about the time since
             self._failures += 1
             self._last = words
             now_us = self._clock.monotonic_us()
@@ -207,17 +207,17 @@ class Breaker:
                     self._outage.began(words, now_us)
 
     def _draw_us(self) -> int:
-        """Draw how long to stay open: not all workers should look at the same moment."""
+        """Draw how long to stay open: not all workers should probe at the same moment."""
         ceiling = self._open_for.ceiling_seconds(self._openings)
         return int((ceiling + self._open_for.delay_seconds(self._openings)) / 2 * 1_000_000)
 
     def spared(self, error: Exception) -> Open:
-        """Make the error for a failure that is no attempt; it says why, and when the next call may be made."""
+        """Make the error for a failure that is no attempt; it has the reason, and when the next call may be made."""
         asked_us = int(error.after_seconds * 1_000_000) if isinstance(error, RetryLater) else 0
         return Open(max(1, self._failures), max(self.retry_in_us, self._base_us, asked_us), str(error))
 
     def interrupted(self, turn: int) -> None:
-        """Give a probe back that ended without news."""
+        """Give back a probe that ended without an answer."""
         with self._lock:
             if self._probing and turn == self._turn:
                 self._probing = False
@@ -225,7 +225,7 @@ class Breaker:
 
 
 class _Guard:
-    """Goes around one call. A class rather than a generator: it is on every delivery's way."""
+    """Wraps one call. A class rather than a generator: every delivery passes it."""
 
     __slots__ = ("_breaker", "_failures", "_is_probe", "_may_refuse", "_spares_attempts", "_turn")
 

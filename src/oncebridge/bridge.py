@@ -1,4 +1,4 @@
-"""The public face: register handlers, give it deliveries."""
+"""The public interface: register handlers, pass it deliveries."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Bridge:
         telemetry: Telemetry | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Take a ledger or its URL. Reads no file and connects to nothing before the first delivery."""
+        """Take a ledger or its URL. Reads no file, and connects to nothing before the first delivery."""
         self.books = Books()
         self.telemetry = telemetry or Telemetry()
         self._unhandled: Unhandled | None = None
@@ -65,33 +65,33 @@ class Bridge:
         self._breaker = ledger_breaker(self._clock)
         self._flow: Flow | None = None
         self._opening = threading.Lock()
-        #: Set once it was told to stop.
+        #: Set once `stop` was called.
         self.stopping = Stop()
         self._metrics: EmbeddedMetrics | None = None
         self._wire(ledger, settings or Settings())
         forks.register(self)
 
     def before_fork(self) -> None:
-        """Do nothing: batches that run go on in the parent."""
+        """Do nothing: running batches go on in the parent."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Begin anew in the child, as if just made: the ledger is opened again for its first delivery."""
+        """Start over in the child, as if just made: its first delivery opens the ledger again."""
         if in_child:
             self._flow = None
             self._opening = threading.Lock()
             self.stopping = Stop()
 
     def _wire(self, ledger: str | Ledger, settings: Settings) -> None:
-        """Take a ledger and settings, and make what hangs on them."""
+        """Take a ledger and settings, and make the parts that depend on them."""
         self.settings = replace(settings, ledger=ledger) if isinstance(ledger, str) else settings
         self.ledger: Ledger = _ledger(ledger, settings) if isinstance(ledger, str) else ledger
-        #: Looked at for every batch, and that it is one of these takes longer to find out.
+        #: Checked for every batch; an isinstance check would take longer.
         self._changeable = self.ledger if isinstance(self.ledger, MayBecomeAnother) else None
         self.handlers = Handlers()
         self._profiles = Profiles(settings.profiles)
         #: By name; the one of `downstream_url` has none.
         self.sinks: dict[str, Sink] = {}
-        #: For sinks, and for what sends dead letters on.
+        #: For sinks, and for the parts that send dead letters on.
         self.sink_context = SinkContext(
             clock=self._clock,
             breakers=Breakers(self._clock, self.telemetry.warn),
@@ -102,9 +102,9 @@ class Bridge:
             self._add_sink(sink)
 
     def rewire(self, settings: Settings, ledger: str | None = None) -> None:
-        """Take other settings, and another ledger if one is named; handlers stay. Not beside a running batch.
+        """Take other settings, and another ledger if one is named; handlers stay. Not during a batch.
 
-        For commands: what stands on the command line wins over what a program has given its bridge.
+        For commands: options on the command line win over what a program has given its bridge.
         """
         self.close()
         sinks = [*self.sinks.values()]
@@ -115,7 +115,7 @@ class Bridge:
 
     @classmethod
     def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:
-        """Make a bridge from `oncebridge.toml`, the environment and what is given here."""
+        """Make a bridge from `oncebridge.toml`, the environment and these arguments."""
         settings = load_settings(path, **given)
         return cls(settings.ledger, settings=settings)
 
@@ -135,15 +135,15 @@ class Bridge:
     def on(
         self, topic: str, *, name: str = "", permanent: tuple[type[Exception], ...] = ()
     ) -> Callable[[Function], Function]:
-        """Register a handler for a topic, in Genesys' own notation; `*` works too, alone it is everything.
+        """Register a handler for a topic, in Genesys' own notation; `*` works too, and alone it matches everything.
 
         Args:
             topic: Such as `v2.detail.events.conversation.{id}.acw`.
 
-            name: Under which its claims are remembered. Of several handlers of one event all but one need a
-                name; keep it for good, since under a new name every remembered event is fresh again.
+            name: The name that its claims are remembered under. Of several handlers of one event all but one need a
+                name; never change it, since under a new name every remembered event is fresh again.
 
-            permanent: Errors that trying again cannot mend, beside `PermanentError`.
+            permanent: Errors that no retry can fix, beside `PermanentError`.
 
         """
 
@@ -162,7 +162,7 @@ class Bridge:
         name: str = "",
         permanent: tuple[type[Exception], ...] = (),
     ) -> None:
-        """Register a handler for this bridge alone, as commands do: nobody is told that it belongs to one."""
+        """Register a handler for this bridge alone, as commands do; that does not list the bridge for `bridges_of`."""
         handler = self.handlers.add(topic, function, name=name, permanent=permanent)
         check_transaction(handler, self.ledger)
 
@@ -173,30 +173,30 @@ class Bridge:
             self.handlers.add(topic, sink, name=settings.name)
 
     def add_downstream(self) -> bool:
-        """Register the sink that `downstream_url` names if there is no handler; tell whether there is one now."""
+        """Register the sink that `downstream_url` names if there is no handler; return whether there is one now."""
         if not self.handlers and self.settings.downstream_url is not None:
             self._add_sink(downstream_sink(self.settings.downstream_url))
         return bool(self.handlers)
 
     def process(self, raw: bytes | str | dict[str, Any]) -> Result:
-        """Work one delivery off."""
+        """Process one delivery."""
         return self.process_many([raw])[0]
 
     def process_many(self, raws: Iterable[bytes | str | dict[str, Any]]) -> list[Result]:
-        """Work a batch off; return what became of each delivery, in order.
+        """Process a batch; return the result of each delivery, in order.
 
         Raises only when the ledger is out of reach (`LedgerUnavailable`), or refuses (`LedgerRefused`): then nothing
-        of this batch may be acknowledged. What was settled before that is a duplicate when the batch comes again;
+        of this batch may be acknowledged. Events settled before the error are duplicates when the batch is redelivered;
         in the books all of it is still retrying. While the ledger stays out of reach further calls raise at once,
-        without asking it, but for one now and then that looks whether it is back.
+        without calling it, except for an occasional probe.
         """
         return self._run(list(raws), USUAL)
 
     def lambda_handler(self, event: Any, context: Any = None) -> Any:
-        """Work off what AWS Lambda hands over, whatever its shape, and answer as that shape wants it.
+        """Process an invocation of AWS Lambda, whatever its shape, and reply in that shape's format.
 
-        Failures of queues and streams are named in the answer; otherwise `NotAcknowledged` is raised, so that Lambda
-        tries again. Near the end of the invocation's time no more is begun, and the rest is handed back.
+        Failures of queues and streams are named in the reply; otherwise `NotAcknowledged` is raised, so that Lambda
+        retries. Near the end of the invocation's time nothing more begins, and the rest is handed back.
         """
         metrics = self._lambda_metrics(context)
         try:
@@ -213,7 +213,7 @@ class Bridge:
                 metrics.flush()
 
     def _lambda_metrics(self, context: Any) -> EmbeddedMetrics | None:
-        """Count for CloudWatch from the first real invocation on; what is called by hand writes no lines."""
+        """Count for CloudWatch from the first real invocation on; a call by hand writes no lines."""
         function = getattr(context, "function_name", None)
         if not isinstance(function, str):
             return None
@@ -235,12 +235,12 @@ class Bridge:
 
     @property
     def clock(self) -> Clock:
-        """The clock that everything here goes by."""
+        """The clock that the whole bridge uses."""
         return self._clock
 
     @property
     def known_topics(self) -> list[str]:
-        """The topics that settings and handlers name: each may be a label of metrics, whatever comes in beside them."""
+        """The topics that settings and handlers name: each may be a label of metrics, whatever else arrives."""
         profiles, handlers = self.settings.profiles, self.handlers
         return [*(profile.topic for profile in profiles), *(handler.pattern for handler in handlers)]
 
@@ -258,25 +258,25 @@ class Bridge:
                 continue
 
     def account(self, results: Sequence[Result]) -> None:
-        """Enter what became of deliveries into the books, and tell whoever counts."""
+        """Enter the results of deliveries into the books, and report them to observers."""
         self.books.enter(*[result.column for result in results])
         if self.telemetry.observed:
             for move in delivered(results):
                 self.telemetry.observe(move)
 
     def open(self) -> Flow:
-        """Connect to the ledger, if that has not been done, and return the flow."""
+        """Connect to the ledger, unless it is open, and return the flow."""
         with self._opening:
-            # What a flow before has under way ends in it: its thread is left to it.
+            # An earlier flow finishes its own batches: it keeps its thread.
             if self._flow is None or (self._changeable is not None and self._changeable.is_another):
                 self._flow = self._make_flow()
             return self._flow
 
     def _warn_of_topics(self) -> None:
-        """Say which handlers may never get an event, because their pattern takes no topic that is known."""
+        """Warn of handlers that may never get an event, because their pattern matches no known topic."""
         own = [profile.topic for profile in self.settings.profiles]
         for pattern in dict.fromkeys(handler.pattern for handler in self.handlers):
-            # Topics of one's own making are known to nobody, and right.
+            # A user's own topics are unknown here, and right.
             if not is_known(pattern, own) and looks_like_one(pattern):
                 near = nearest(pattern)
                 meant = f"; did you mean {near}?" if near else ""
@@ -285,7 +285,7 @@ class Bridge:
     def _make_flow(self) -> Flow:
         self.add_downstream()
         observe_with_otel(self.telemetry, self._clock, self.known_topics)
-        if self._unhandled is None:  # a ledger that is opened anew repeats no warnings
+        if self._unhandled is None:  # a ledger that is reopened repeats no warnings
             self._unhandled = Unhandled(self.telemetry, self.settings.unhandled, self.known_topics)
             self._warn_of_topics()
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
@@ -304,17 +304,17 @@ class Bridge:
         )
 
     def stop(self) -> None:
-        """Let running handlers finish, give back what was not tried, take nothing more. Safe in signal handlers.
+        """Wait for running handlers, give back untried events, and take nothing more. Safe in signal handlers.
 
-        An effect that is done is still settled. While the ledger is out of reach that is tried until the lease is over.
+        A finished effect is still settled. While the ledger is out of reach this is tried until the lease ends.
         """
         self.stopping.set()
 
     def close(self) -> None:
-        """Let running handlers finish, give back what was not tried, then let go of the ledger; safe beside batches.
+        """Wait for running handlers, give back untried events, then close the ledger; safe beside batches.
 
         It waits for as long as a handler may take. A handler that calls it cannot wait for its own end: then the batch
-        lets go when it is over. The next delivery opens the ledger again.
+        closes the ledger when it ends. The next delivery opens it again.
         """
         with self._opening:
             flow, self._flow = self._flow, None
@@ -324,7 +324,7 @@ class Bridge:
     def _let_go(self) -> None:
         with self._opening:
             if self._flow is not None:
-                return  # opened again meanwhile
+                return  # reopened meanwhile
             self.ledger.close()
             for sink in self.sinks.values():
                 sink.close()
@@ -335,7 +335,7 @@ _WITH_HANDLERS: Final[WeakSet[Bridge]] = WeakSet()
 
 
 def bridges_of(function: Callable[..., Any]) -> list[tuple[Bridge, Handler]]:
-    """Return the bridges that a function is registered on, and as what: its name and topics are only known there."""
+    """Return the bridges that a function is registered on, with its name and topics, which only they know."""
     return [
         (bridge, handler) for bridge in [*_WITH_HANDLERS] for handler in bridge.handlers if handler.function is function
     ]

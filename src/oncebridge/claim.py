@@ -1,8 +1,8 @@
 """Claims, verdicts and outcomes, and every rule of order: which state is an echo, which is stale, which is news.
 
-Ledgers know none of these rules. A ledger grants an entity to one worker at a time, together with bytes that it does
-not look into. The worker reads them as a `Newest`, judges each state of its chain on what the one before left, and
-settles each with the bytes that result.
+Ledgers know none of these rules. A ledger grants an entity to one worker at a time, together with bytes that are
+opaque to it. The worker reads them as a `Newest`, judges each state of its chain on the entity as the state before left
+it, and settles each with the bytes that result.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from oncebridge.discreet import Discreet
 from oncebridge.identity import Moment
 
 AHEAD_US_MAX: Final = 10 * 60 * 1_000_000  # a stamp further ahead of the ledger's clock is not believed
-VERSIONS_BEHIND_MAX: Final = 1000  # further apart, two versions tell nothing: one of them may be made up
+VERSIONS_BEHIND_MAX: Final = 1000  # further apart, two versions cannot be compared: one of them may be made up
 
 
 class Verdict(StrEnum):
-    """What a delivery turned out to be. Ledgers answer the first four and `fresh`; the rules below tell the rest."""
+    """What a delivery turned out to be. Ledgers answer the first four and `fresh`; the rules below decide the rest."""
 
     CONFLICT = "conflict"  # the same explicit id with another content
     REDELIVERY = "redelivery"  # settled for good, same envelope id
     REPUBLISH = "republish"  # settled for good, under another envelope id or without one
     BUSY = "busy"  # the event or its entity is claimed, and the lease runs
-    ECHO = "echo"  # a state again that its entity has already, within the window
+    ECHO = "echo"  # a state that its entity already has, within the window
     STALE = "stale"  # a state older than the one its entity has
     FRESH = "fresh"  # to be processed
-    DEAD = "dead"  # unreadable: never asked of a ledger, but reported like the others
-    UNHANDLED = "unhandled"  # no handler takes its topic: not asked of a ledger either
+    DEAD = "dead"  # unreadable: never sent to a ledger, but reported like the others
+    UNHANDLED = "unhandled"  # no handler takes its topic: not sent to a ledger either
 
 
 class Outcome(StrEnum):
@@ -41,14 +41,14 @@ class Outcome(StrEnum):
     DONE = "done"
     ECHO = "echo"
     STALE = "stale"
-    RETRY = "retry"  # failed; again at a later time
+    RETRY = "retry"  # failed; to be tried again later
     RELEASE = "release"  # not tried, so not counted
-    DEAD = "dead"  # will not be tried again by itself
+    DEAD = "dead"  # not retried by itself
     DISCARD = "discard"  # a dead letter given up for good
 
 
 class Status(StrEnum):
-    """What a ledger says of an event."""
+    """The status of an event in a ledger."""
 
     CLAIMED = "claimed"
     RETRY = "retry"
@@ -64,10 +64,10 @@ SETTLED: Final = frozenset({Status.DONE, Status.ECHO, Status.STALE, Status.DEAD,
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What a claim is asked for: one event for one handler. All of it is finished before a ledger is asked.
+    """A request for a claim: one event for one handler, complete before a ledger gets it.
 
     The asks of one call that share an entity are a chain, in order of arrival. `state`, `moment`, `echo_window_ns` and
-    `stale` are for the rules of order alone: no ledger looks at them.
+    `stale` are for the rules of order alone: no ledger reads them.
     """
 
     key: bytes
@@ -97,15 +97,15 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
-    """The claim of an entity, for the states of one call: what a ledger knows of the entity, which nobody else holds.
+    """The claim of an entity, for the states of one call, with the ledger's data of the entity.
 
     The states have tokens in a row, and `top` is the last of them: every write compares it.
     """
 
     top: int
-    #: What the last settle left, or nothing: a ledger does not look into it.
+    #: The data that the last settle left, or nothing: opaque to the ledger.
     data: bytes = b""
-    #: Whether the lease before this one ran out, so that nobody knows what its holder has done.
+    #: Whether the lease before this one ran out, so that the effects of its holder are unknown.
     ran_out: bool = False
     #: The ledger's time when it granted this.
     now_us: int = 0
@@ -127,7 +127,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def wants_alone(self) -> bool:
-        """Whether the event must be asked for alone, because its last claim ran out among others."""
+        """Whether the event must be claimed alone, because its last claim ran out among others."""
         return self.verdict is Verdict.FRESH and self.token == 0
 
 
@@ -141,7 +141,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Letter(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is kept of a dead letter. `reason` is free of personal data; `detail` may not be."""
+    """The content of a dead letter. `reason` is free of personal data; `detail` may not be."""
 
     shown = ("reason",)
 
@@ -158,23 +158,23 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     #: For `retry`: advice when to try again, by the ledger's clock.
     retry_in_us: int = 0
     letter: Letter | None = None
-    #: For a state: what its entity's data becomes.
+    #: For a state: the new data of its entity.
     data: bytes = b""
     #: For a state: whether it is the last of its chain. Only that one frees the entity.
     frees: bool = True
 
 
 class Newest(Discreet, msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """What a worker knows of an entity while it holds it; to its ledger, these are bytes."""
+    """A worker's knowledge of an entity that it holds; to its ledger, these are bytes."""
 
     shown = ("moment", "line", "unsure")
 
-    #: The newest done event: its state, its moment, and what people want to know of it.
+    #: The newest done event: its state, its moment, and the fields that people want to see.
     state: bytes | None = None
     moment: Moment = Moment()
-    #: By which stale is judged: the newest done or echoed moment.
+    #: The newest done or echoed moment: a state older than this line is stale.
     line: Moment = Moment()
-    #: Whether a claim since then ended otherwise than done, so that the sink may show another state.
+    #: Whether a later claim ended otherwise than done, so that the sink may show another state.
     unsure: bool = False
     key: bytes | None = None
     topic: str = ""
@@ -209,12 +209,12 @@ def newest_of(chain: Chain) -> Newest:
 
 
 def has_other_content(ask: Ask, content: bytes | None) -> bool:
-    """Return whether the same explicit id came with another content."""
+    """Return whether the same explicit id has another content."""
     return ask.content is not None and content is not None and ask.content != content
 
 
 def duplicate_verdict(ask: Ask, envelope: str | None) -> Verdict:
-    """Tell a redelivery from a republish: only the same, present envelope id is a redelivery."""
+    """Distinguish a redelivery from a republish: only the same, present envelope id is a redelivery."""
     same = ask.envelope is not None and ask.envelope == envelope
     return Verdict.REDELIVERY if same else Verdict.REPUBLISH
 
@@ -266,14 +266,14 @@ def is_believable(moment: Moment, now_us: int) -> bool:
 
 
 def _is_echo(ask: Ask, newest: Newest) -> bool:
-    """Return whether a state says again what its entity's newest done event has said."""
+    """Return whether a state repeats its entity's newest done event."""
     if newest.unsure or newest.state is None or ask.state != newest.state:
         return False
     return within_window(ask.moment, newest.moment, ask.echo_window_ns)
 
 
 def _after_echo(newest: Newest, ask: Ask, now_us: int) -> Newest:
-    """Move the time by which stale is judged, forward only; the newest done event stays."""
+    """Move the line for stale, forward only; the newest done event stays."""
     if not (older(newest.line, ask.moment) and is_believable(ask.moment, now_us)):
         return newest
     return replace(newest, line=_filled(ask.moment, newest.line))
@@ -300,6 +300,6 @@ def _after_done(newest: Newest, ask: Ask, now_us: int) -> Newest:
 
 
 def _filled(moment: Moment, line: Moment) -> Moment:
-    """Take from the line the places that a moment leaves empty: a missing time sets back no other's."""
+    """Fill the empty places of a moment from the line: a missing time sets no other back."""
     times = tuple(b if a is None else a for a, b in zip_longest(moment.times, line.times))
     return Moment(times, line.version if moment.version is None else moment.version, moment.echoes)

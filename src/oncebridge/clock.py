@@ -1,4 +1,4 @@
-"""The only place that reads time; everything else is handed a clock."""
+"""The only place that reads time; everything else gets a clock."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final, Protocol
 class Stop(threading.Event):
     """An event that may be set in a signal's handler, and whose waits may be interrupted at any point.
 
-    The library's own holds a lock in Python code: an exception that strikes there leaves it locked for ever. Here the
-    lock is what is waited for, and only calls of C touch it.
+    The library's own holds a lock in Python code: an exception that strikes there leaves it locked for ever. Here
+    waiting means acquiring the lock, and only calls of C touch it.
     """
 
     def __init__(self) -> None:
@@ -26,26 +26,26 @@ class Stop(threading.Event):
         return self._is_set
 
     def set(self) -> None:
-        """Let everybody go on who waits."""
+        """Wake everyone who waits."""
         self._is_set = True
         try:
             self._gate.release()
         except RuntimeError:
-            return  # it is open
+            return  # already set
 
     def clear(self) -> None:
-        """Let everybody wait again."""
+        """Make waits block again."""
         self._is_set = False
         self._gate.acquire(blocking=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or for so many seconds; return whether it is set."""
+        """Wait until it is set, or for this many seconds; return whether it is set."""
         if self._is_set:
             return True
         try:
             self._gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
         finally:
-            if self._is_set:  # for the next one who waits
+            if self._is_set:  # pass it on to the next waiting thread
                 try:  # noqa: SIM105 - no Python code that could be interrupted
                     self._gate.release()
                 except RuntimeError:
@@ -53,12 +53,12 @@ class Stop(threading.Event):
         return self._is_set
 
 
-#: For waits that no stop may end: nobody sets it.
+#: For waits that no stop may end: it is never set.
 NEVER: Final = Stop()
 
 
 class Clock(Protocol):
-    """Tells the time and waits."""
+    """Reads the time, and waits."""
 
     def now_us(self) -> int:
         """Return microseconds since 1970, UTC: comparable between machines, but it may jump."""

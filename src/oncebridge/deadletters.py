@@ -30,12 +30,12 @@ DISCARD_LEASE_US = 10_000_000
 
 
 class DeadLetter(Discreet, msgspec.Struct, frozen=True, kw_only=True):
-    """An event that will not be tried again by itself, for one handler."""
+    """An event that is not retried by itself, for one handler."""
 
     shown = ("key", "handler", "status", "topic", "time_ms", "attempts", "reason")
 
     key: str
-    #: The name of the handler that it is for; empty where that has none, or where none ever got it.
+    #: The name of its handler; empty if that has none, or if no handler ever got the event.
     handler: str
     #: Dead, or claimed or to be retried while it is redriven.
     status: Status
@@ -48,13 +48,13 @@ class DeadLetter(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     retry_at_ms: int | None
     lease_until_ms: int | None
     reason: str
-    #: Only from `show`: what it holds, and the error with its traceback. Both may be personal data.
+    #: Only from `show`: its content, and the error with its traceback. Both may be personal data.
     raw: bytes | None = None
     detail: str = ""
 
     @classmethod
     def of(cls, entry: Entry) -> Self:
-        """Read what a ledger knows of one."""
+        """Read a ledger's entry of one."""
         return cls(
             key=key_text(entry.key),
             handler=entry.handler,
@@ -72,15 +72,15 @@ class DeadLetter(Discreet, msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def __repr__(self) -> str:
-        """Show what a list may show, and nothing of what it holds."""
+        """Show the fields that a list may show, and none of the content."""
         return f"<DeadLetter {self.key} {self.topic or '?'} for {self.handler or 'any handler'}: {self.reason}>"
 
 
 class DeadLetters:
-    """The dead letters of one bridge's ledger: an object for programs and commands alike."""
+    """The dead letters of one bridge's ledger, for programs and commands alike."""
 
     def __init__(self, open_flow: Callable[[], Flow]) -> None:
-        """Take what opens the ledger that keeps them, and the handlers that they are redriven to."""
+        """Take the function that opens the ledger that keeps them, and the handlers that they are redriven to."""
         self._open = open_flow
 
     def list(
@@ -91,7 +91,7 @@ class DeadLetters:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Iterator[DeadLetter]:
-        """Return those that match, the oldest first, without what they hold.
+        """Return those that match, the oldest first, without their content.
 
         Args:
             topic: Only this one; `{id}` and `*` work.
@@ -113,14 +113,14 @@ class DeadLetters:
         return (DeadLetter.of(entry) for entry in self._open().ledger.scan(query))
 
     def show(self, key: str) -> tuple[DeadLetter, ...]:
-        """Return those of one event, one for each handler, with what they hold: this may be personal data."""
+        """Return those of one event, one for each handler, with their content, which may be personal data."""
         return tuple(DeadLetter.of(entry) for entry in self._entries(_key(key)))
 
     def redrive(self, letter: DeadLetter | str, *, force: bool = False) -> Result:
-        """Try one again, once, under its own key, with attempts from zero; of a key, those of all its handlers.
+        """Try one again, once, under its own key, with attempts from zero; with a key, those of all its handlers.
 
-        Like any delivery it may fail again, be busy, or turn out to be done meanwhile. It is `unhandled` where the
-        handler that it is for is not there, and stays a dead letter.
+        Like any delivery it may fail again, be busy, or turn out to be done meanwhile. It is `unhandled` if its handler
+        is not registered, and stays a dead letter.
 
         Args:
             letter: A dead letter, or its key.
@@ -131,14 +131,14 @@ class DeadLetters:
         return joined([self._redriven(one, force=force) for one in self._chosen(letter)])
 
     def discard(self, letter: DeadLetter | str) -> Result:
-        """Give one up for good: what it holds is erased, a tombstone keeps it from coming back."""
+        """Give one up for good: its content is erased, and a tombstone keeps the event from being processed again."""
         return joined([self._discarded(one) for one in self._chosen(letter)])
 
     def _entries(self, key: bytes) -> tuple[Entry, ...]:
         return tuple(entry for entry in self._open().ledger.get(key) if entry.raw is not None)
 
     def _chosen(self, letter: DeadLetter | str) -> tuple[DeadLetter, ...]:
-        """Return the letters that are meant: the one, or all of a key, which must have some."""
+        """Return the letters meant: the one, or all of a key, which must have some."""
         if isinstance(letter, DeadLetter):
             return (letter,)
         letters = self.show(letter)
@@ -147,7 +147,7 @@ class DeadLetters:
         return letters
 
     def _entry(self, letter: DeadLetter) -> Entry | None:
-        """Return what the ledger has of a letter now; it may be gone since it was listed."""
+        """Return the ledger's present entry of a letter; it may be gone since it was listed."""
         entries = self._entries(_key(letter.key))
         return next((entry for entry in entries if entry.handler == letter.handler), None)
 
@@ -162,7 +162,7 @@ class DeadLetters:
     def _redrive(self, entry: Entry, *, force: bool) -> Result:
         flow = self._open()
         raw = entry.raw or b""
-        # What no handler ever got is kept under its bytes, and is for whichever takes it now.
+        # A delivery that no handler ever got is kept under its bytes, and goes to any handler that takes it now.
         nobodys = entry.key == unreadable_key(flow.secret, raw)
         delivery = flow.read(raw)
         parts = unwrap(raw) if nobodys else []
@@ -175,16 +175,16 @@ class DeadLetters:
             return still
         if not nobodys:
             (task,) = delivery.tasks
-            # Always under the letter's own key: a conflict's is not the event's, and profiles may have changed.
+            # Always under the letter's own key: a conflict's key is not the event's, and profiles may have changed.
             shared_ms = task.ask.shared_ms if task.ask.key == entry.key else None
             task.ask = replace(task.ask, key=entry.key, shared_ms=shared_ms, home=entry.home, redrive=True, force=force)
         flow.process([delivery], limits=GOES_ON)
         if nobodys and delivery.result.acknowledged:
-            self._discard(entry)  # it goes on under the key of what it turned out to be
+            self._discard(entry)  # it goes on under the key of the event that it turned out to be
         return delivery.result
 
     def _redrive_each(self, flow: Flow, entry: Entry, parts: Sequence[bytes]) -> Result:
-        """Try each of the deliveries that one request brought, and that could not be read then."""
+        """Try each of the deliveries from one request that were unreadable at the time."""
         deliveries = [flow.read(raw) for raw in parts]
         stills = [_still_dead(entry, delivery, nobodys=True) for delivery in deliveries]
         flow.process([delivery for delivery, still in zip(deliveries, stills, strict=True) if still is None])
@@ -221,7 +221,7 @@ class DeadLetters:
             return _result(entry, Verdict.BUSY, "another worker has taken it")
         return _result(entry, Verdict.FRESH, "discarded", Outcome.DISCARD)
 
-    # --- what is told --------------------------------------------------------------------------------
+    # --- reporting -------------------------------------------------------------------------------------
 
     def _gone(self, letter: DeadLetter) -> Result:
         return Result(
@@ -233,7 +233,7 @@ class DeadLetters:
         )
 
     def _recorded(self, move: str, letter: DeadLetter, result: Result) -> Result:
-        """Tell logs and counters that somebody decided about a dead letter, and what came of it."""
+        """Report an operator's decision on a dead letter, and its result, to logs and counters."""
         self._open().telemetry.record(
             Move(
                 move=move,
@@ -249,7 +249,7 @@ class DeadLetters:
 
 
 def _still_dead(entry: Entry, delivery: Delivery, *, nobodys: bool) -> Result | None:
-    """Say why a letter cannot be tried at all; None if it can."""
+    """Return why a letter cannot be tried at all; None if it can."""
     buried = next((task for task in delivery.tasks if task.dead_reason is not None), None)
     if buried is not None and buried.reported_verdict is not Verdict.UNHANDLED:
         return _result(entry, Verdict.DEAD, f"still {buried.dead_reason}", Outcome.DEAD)

@@ -1,4 +1,4 @@
-"""Records that hold what a payload says, and do not show it: a repr ends up in logs, tracebacks and error trackers."""
+"""Records that hold payload content without showing it: a repr ends up in logs, tracebacks and error trackers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ class Discreet:
     shown: ClassVar[tuple[str, ...]] = ()
 
     def __repr__(self) -> str:
-        """Show what may be shown."""
+        """Show the fields that may be shown."""
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
         return f"{type(self).__name__}({fields})"

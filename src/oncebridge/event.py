@@ -1,4 +1,4 @@
-"""Raw deliveries into events: three shapes, and whatever may be missing from them."""
+"""Parses raw deliveries into events: three shapes, of which any field may be missing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from oncebridge.strict_json import as_bytes, check_size, read_record, read_tree,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Characters that a topic, a source, an id or a time may have: what EventBridge allows a source, and more than it
-#: allows anything else. They are kept in ledgers and in memory, so they must have an end.
+#: Characters that a topic, a source, an id or a time may have: as many as EventBridge allows a source, and more than it
+#: allows anything else. They are kept in ledgers and in memory, so their length needs a limit.
 TEXT_MAX: Final = 256
 
 _PARTNER = re.compile(r"aws\.partner/genesys\.com(?:\.test)?/cloud/([^/]+)(?:/|\Z)")
@@ -36,7 +36,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(Discreet, msgspec.Struct, frozen=True, gc=False):
-    """What Genesys says happened. Identity fills in `key` and `entity`, the claim `attempt` and `token`."""
+    """An event of Genesys. Identity fills in `key` and `entity`, the claim `attempt` and `token`."""
 
     shown = ("key", "topic", "time_ms", "attempt", "token")
 
@@ -47,15 +47,15 @@ class Event(Discreet, msgspec.Struct, frozen=True, gc=False):
     org: str
     body: dict[str, Any]
     envelope: Envelope
-    #: What arrived, byte for byte, for forwarding and for dead letters.
+    #: The delivery, byte for byte, for forwarding and for dead letters.
     raw: bytes
     #: The body with every number exactly as it was written, for identity alone.
     exact: dict[str, Any]
     #: When Genesys published it (`detail.timestamp`).
     published: str | int | float | None = None
-    #: Whether it has Genesys' own shape; otherwise somebody made it by hand.
+    #: Whether it has Genesys' own shape; otherwise it was made by hand.
     genesys: bool = True
-    #: Whether detail-type and topic name speak of different topics.
+    #: Whether detail-type and topic name are of different topics.
     torn: bool = False
 
     key: str = ""
@@ -66,7 +66,7 @@ class Event(Discreet, msgspec.Struct, frozen=True, gc=False):
     token: int = 0
 
 
-#: A text that is neither empty nor without end.
+#: A text that is not empty, and not too long.
 _Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
 
 
@@ -102,12 +102,12 @@ class _UsualDelivery(_Written, rename={"detail_type": "detail-type", "replay_nam
 _USUAL: Final = msgspec.json.Decoder(_UsualDelivery)
 
 
-#: Turns an object that is no envelope into one: what an input transformer made of it is known from settings.
+#: Turns an object that is no envelope into one: settings say how an input transformer changed it.
 Reshape: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape: Reshape | None = None) -> Event:
-    """Read one delivery, or raise `Unreadable` with what is wrong."""
+    """Parse one delivery, or raise `Unreadable` with the reason."""
     data = raw if type(raw) is bytes else as_bytes(raw)
     check_size(data)
     usual = read_record(_USUAL, data)
@@ -116,7 +116,7 @@ def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape
 
 
 def _usual_event(usual: _UsualDelivery, raw: bytes) -> Event | None:
-    """Make the event of a delivery that is as it nearly always is; None where there is something wrong with it."""
+    """Make the event of a delivery of the usual form; None if it differs in any way."""
     texts = (usual.id, usual.source, usual.detail_type, usual.account, usual.region, usual.time, usual.replay_name)
     for text in texts:
         if text is not None and text.isspace():
@@ -131,7 +131,7 @@ def _usual_event(usual: _UsualDelivery, raw: bytes) -> Event | None:
 
 
 def _any_event(data: bytes, reshape: Reshape | None) -> Event:
-    """Read a delivery of any shape, or say what is wrong with it."""
+    """Parse a delivery of any shape, or raise with the reason."""
     tree, exact = read_tree(data)
     if reshape is not None and type(tree) is dict and not _KNOWN_SHAPE.intersection(tree):
         tree, exact = reshape(tree), reshape(exact)
@@ -143,7 +143,7 @@ def _any_event(data: bytes, reshape: Reshape | None) -> Event:
 
 
 def _event(tree: Any, exact: Any, raw: bytes) -> Event:
-    """Tell the three shapes apart: an envelope, Genesys' notification alone, a hand-made object."""
+    """Distinguish the three shapes: an envelope, Genesys' notification alone, a hand-made object."""
     if type(tree) is not dict:
         raise Unreadable(f"is {type_name(tree)}, not an object")
     if "detail" in tree or "detail-type" in tree:
@@ -171,7 +171,7 @@ def _envelope(tree: dict[str, Any]) -> Envelope:
 
 
 def _envelope_text(name: str, value: object) -> str | None:
-    """Check one field; a blank text says as little as an absent one."""
+    """Check one field; a blank text counts as absent."""
     if value is not None and type(value) is not str:
         raise Unreadable(f"{name} is {type_name(value)}, not text")
     if value is not None and len(value) > TEXT_MAX:
@@ -234,18 +234,18 @@ def _hand_made(envelope: Envelope, detail: dict[str, Any], exact: dict[str, Any]
 
 
 _HINTS: Final = frozenset({"conversationId", "conversation_id", "interactionId", "eventId", "event_id"})
-#: Ids that are kept as they are; an event's own id is only ever hashed, and may be as long as it likes.
+#: Ids that are kept as they are; an event's own id is only ever hashed, and may have any length.
 _IDS: Final = ("id", "conversationId", "userId", "conversation_id", "interactionId", "user_id")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def is_uuid(text: str) -> bool:
-    """Return whether a text has the form of the ids that EventBridge and Genesys give; no version is promised."""
+    """Return whether a text has the form of the ids that EventBridge and Genesys use; no version is promised."""
     return _UUID.fullmatch(text) is not None
 
 
 def _too_long(name: str, value: str) -> Unreadable:
-    """Refuse a text without end by its name and length; it is never shown."""
+    """Refuse a text that is too long by its name and length; the text is never shown."""
     return Unreadable(f"{name} is {len(value):,} characters long; the limit is {TEXT_MAX}")
 
 
@@ -302,7 +302,7 @@ def _is_template_of(topic: str, topic_name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _around_id(topic: str) -> tuple[str, str] | None:
-    """Return what stands before and behind the placeholder of a template that has just one."""
+    """Return the text before and after the placeholder of a template that has just one."""
     placeholders = [part for part in topic.split(".") if _is_placeholder(part)]
     if len(placeholders) != 1:
         return None

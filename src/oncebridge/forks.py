@@ -1,4 +1,4 @@
-"""What a forked child must not share with its parent, and begins anew.
+"""State that a forked child must not share with its parent, and starts over.
 
 A fork copies the memory of a process but none of its threads, and both sides go on with the same sockets and files. A
 child that used its parent's connection would read answers that are not its own; a lock that another thread held is
@@ -27,7 +27,7 @@ class AwareOfForks(Protocol):
         ...
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on in the parent, or begin anew in the child without touching what the parent uses."""
+        """Go on in the parent, or start over in the child without touching anything that the parent uses."""
         ...
 
 
@@ -38,13 +38,13 @@ def register(part: AwareOfForks) -> None:
 
 
 def free_locks(owner: object, *attributes: str) -> None:
-    """Give this one new locks in every forked child, under these names: another thread may have held the old ones."""
+    """Give this object new locks in every forked child, under these names: another thread may hold the old ones."""
     number = id(owner)
     _locks[number] = weakref.ref(owner, lambda _: _locks.pop(number, None)), attributes
 
 
 def generation() -> int:
-    """Return a number that is another one in a forked child: what began under another began in the parent."""
+    """Return a number that differs in a forked child: work begun under another number began in the parent."""
     return _generation
 
 
@@ -54,12 +54,12 @@ def leave_to_parent(*things: object) -> None:
 
 
 def _registered() -> list[AwareOfForks]:
-    # A copy in one step: other threads may register while this goes on.
+    # A copy in one step: other threads may register meanwhile.
     return [part for reference in list(_parts.values()) if (part := reference()) is not None]
 
 
 def _before() -> None:
-    # The outer parts first, as they lock: a bridge before its ledger. They were registered last.
+    # Outer parts first, as they lock: a bridge before its ledger. They were registered last.
     for part in reversed(_registered()):
         part.before_fork()
 

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
-    """What an event is given to, and how it is called."""
+    """A handler that events are given to, and how to call it."""
 
     pattern: str
     function: Callable[..., Any]
-    #: Under which its claims are remembered. One handler of an event may go without.
+    #: The name that its claims are remembered under. One handler of an event may go without.
     name: str = ""
-    #: Errors that trying again cannot mend, beside `PermanentError`.
+    #: Errors that no retry can fix, beside `PermanentError`.
     permanent: tuple[type[Exception], ...] = ()
     wants_transaction: bool = False
-    #: Whether it is tried until it is done, however often that takes.
+    #: Whether it is retried until it succeeds, however often that takes.
     persistent: bool = False
     #: How many events one call takes, of a sink that sends them together (`SendsMany`).
     many: int = 1
@@ -37,24 +37,24 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class SendsMany(Protocol):
-    """A handler that takes events together where they come together: one call instead of one for each."""
+    """A handler that takes several events in one call."""
 
     #: How many events one call takes at most.
     many: int
 
     def send_many(self, events: Sequence[Event]) -> list[Exception | None]:
-        """Send them; return for each, in order, what it failed with, as a handler would have raised it."""
+        """Send them; return for each, in order, its error, as a handler would have raised it, or None."""
         ...
 
 
 class LetterCopy(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A copy of a dead letter on its way to a queue or a bus; the letter itself is in the ledger already."""
+    """A copy of a dead letter on its way to a queue or a bus; the letter itself is already in the ledger."""
 
     shown = ("key", "topic", "handler", "reason")
 
     key: str
     topic: str
-    #: The handler that gave up; empty where it has no name, or where none ever got it.
+    #: The handler that gave up; empty if it has no name, or if no handler ever got the event.
     handler: str
     reason: str
     envelope: str | None
@@ -62,7 +62,7 @@ class LetterCopy(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Handlers:
-    """Every handler that was registered."""
+    """All registered handlers."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -74,7 +74,7 @@ class Handlers:
         return bool(self._handlers)
 
     def __iter__(self) -> Iterator[Handler]:
-        """Go through them in order of registration."""
+        """Iterate in order of registration."""
         return iter(self._handlers)
 
     def add(
@@ -108,10 +108,10 @@ class Handlers:
         if not others:
             return found
         named = _each_once(handler for handler in others if topic_pattern(handler.pattern).fullmatch(topic_name))
-        return found if not named else _told_apart([*found, *named])
+        return found if not named else _with_own_claims([*found, *named])
 
     def _split_by(self, topic: str) -> tuple[tuple[Handler, ...], tuple[Handler, ...]]:
-        """Split the handlers into those that take a template, and the others, which may still take one of its names."""
+        """Split the handlers into those that match a template, and the rest, which may still match one of its names."""
         found = _each_once(handler for handler in self._handlers if topic_pattern(handler.pattern).fullmatch(topic))
         return tuple(found), tuple(handler for handler in self._handlers if not _is_among(handler, found))
 
@@ -127,7 +127,7 @@ def _is_among(handler: Handler, others: list[Handler]) -> bool:
 
 
 def _each_once(handlers: Iterable[Handler]) -> list[Handler]:
-    """Leave out a function that takes an event by a second pattern too."""
+    """Leave out a function that also takes an event by a second pattern."""
     found: list[Handler] = []
     for handler in handlers:
         if not _is_among(handler, found):
@@ -135,10 +135,10 @@ def _each_once(handlers: Iterable[Handler]) -> list[Handler]:
     return found
 
 
-def _told_apart(handlers: list[Handler]) -> tuple[Handler, ...]:
-    """Give handlers of one name claims of their own.
+def _with_own_claims(handlers: list[Handler]) -> tuple[Handler, ...]:
+    """Give handlers of the same name separate claims.
 
-    Patterns that overlap are refused, so this is for an event whose two names disagree.
+    Overlapping patterns are refused, so this is for an event whose two names disagree.
     """
     found: dict[str, Handler] = {}
     for handler in handlers:
@@ -156,7 +156,7 @@ def _parameters(function: Callable[..., Any]) -> Iterable[str]:
 
 
 def _refuse_wrong_parameters(pattern: str, function: Callable[..., Any]) -> None:
-    """Refuse a function that every call would fail of: each event would cost its attempts, and become a dead letter."""
+    """Refuse a function that fails on every call: each event would use up its attempts, and become a dead letter."""
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -173,8 +173,8 @@ def _refuse_wrong_parameters(pattern: str, function: Callable[..., Any]) -> None
 def overlap(one: str, another: str) -> bool:
     """Return whether some topic is matched by both patterns.
 
-    Both are read side by side. For each place in one, `reached` has a bit for every place in the other at which some
-    text can have brought both there.
+    Both are read side by side. For each position in one, `reached` has a bit for every position in the other that
+    some text can have brought both to.
     """
     first, second = _tokens(one), _tokens(another)
     rests = _bits(token in (_ANY, _PART_REST) for token in second)
@@ -182,7 +182,7 @@ def overlap(one: str, another: str) -> bool:
     reached = 1
     for token in first:
         shared = sharing[token]
-        if token in (_ANY, _PART_REST):  # may be left as it is, and may take what the other one asks for
+        if token in (_ANY, _PART_REST):  # may stay as it is, and may consume the other's token
             reached = _spread(reached, rests | shared)
         else:
             reached = _spread(reached, rests) & shared
@@ -195,7 +195,7 @@ def _bits(places: Iterable[bool]) -> int:
 
 
 def _spread(reached: int, through: int) -> int:
-    """Go on from each place to the next, through all places that let one pass: a sum carries just so far."""
+    """Advance from each position to the next, through all that may be skipped: a sum carries just that far."""
     return reached | (((reached & through) + through) ^ through)
 
 

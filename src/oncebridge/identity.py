@@ -1,7 +1,7 @@
 """What makes two deliveries the same event: pure functions from an event to its identity.
 
-Nothing here asks a ledger, and nothing changes lightly: a changed rule makes every remembered event fresh
-again, so `tests/test_golden_keys.py` freezes the keys of a set of events.
+Nothing here calls a ledger, and nothing changes lightly: a changed rule makes every remembered event fresh again, so
+`tests/test_golden_keys.py` freezes the keys of a set of events.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _KEY_START: Final = f"{KEY_VERSION}_"
 NS_PER_MS: Final = 1_000_000
 _NS_MAX: Final = 2**63 - 1
 
-# Numbers are told apart by size: up to the year 5138, seconds have eleven digits, milliseconds fourteen.
+# The unit of a number follows from its size: up to the year 5138, seconds have eleven digits, milliseconds fourteen.
 _SECONDS_BELOW: Final = 10**11
 _MILLISECONDS_BELOW: Final = 10**14
 _MICROSECONDS_BELOW: Final = 10**17
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where an event stands in its entity's history: times in nanoseconds, or a version that orders instead.
+    """The position of an event in its entity's history: times in nanoseconds, or a version that orders instead.
 
-    A place in `times` is None where this event has no such time: only places that both have are compared.
+    A place in `times` is None if this event has no such time: only places that both have are compared.
     """
 
     times: tuple[int | None, ...] = ()
@@ -52,13 +52,13 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
     key: bytes
     basis: str
-    #: With an explicit id: the digest of the content, so that other content under it is noticed.
+    #: With an explicit id: the digest of the content, which reveals other content under the same id.
     content: bytes | None = None
     entity: bytes | None = None
     state: bytes | None = None
     moment: Moment = Moment()
     time_ms: int | None = None
-    #: The time again, where it is part of what identifies the event.
+    #: The time again, where it is part of the identity.
     shared_ms: int | None = None
     conversation: bytes | None = None
     user: bytes | None = None
@@ -66,7 +66,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
 
 def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: bool = False) -> Identity:
-    """Work out an event's identity from its profile. With `replays_anew`, each named replay counts apart."""
+    """Compute an event's identity from its profile. With `replays_anew`, each named replay counts separately."""
     exact, org = event.exact, event.org
     replay = event.envelope.replay_name if replays_anew else None
     scope = _prefixed(event.topic_name.encode()) + (_prefixed(replay.encode()) if replay else _NO_REPLAY)
@@ -80,7 +80,7 @@ def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: boo
         state = digest(secret, b"state", (canonical(without(exact, profile.outside_state)),))
     conversation, user = conversation_id(event), user_id(event)
     time_ms = _time_ms(moment)
-    # By position: with names it takes twice as long, and this is on every delivery's way.
+    # By position: keywords would take twice as long, and every delivery passes here.
     return Identity(
         _finished(_begun(secret, b"event", org), scope + _BASES[basis], parts),
         basis,
@@ -97,14 +97,14 @@ def identify(event: Event, profile: Profile, secret: bytes, *, replays_anew: boo
 
 
 def _is_shared(basis: str, profile: Profile, moment: Moment, precise: bool) -> bool:
-    """Return whether the time is part of the identity, so that no delivery of the event can have another."""
+    """Return whether the time is part of the identity, so that all deliveries of the event have the same."""
     if profile.exclude:  # perhaps the time itself
         return False
     return (basis == "body" and precise) or (basis == "body and publish time" and moment.echoes)
 
 
 def named_event(event: Event, identity: Identity) -> Event:
-    """Fill in what identity knows of an event that nobody else has seen yet."""
+    """Fill in the fields that identity knows, in an event that nobody else has seen yet."""
     force_setattr(event, "key", key_text(identity.key))
     if identity.entity is not None:
         force_setattr(event, "entity", key_text(identity.entity))
@@ -155,7 +155,7 @@ def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
             precise, found = precise and time[1], True
     if found:
         return Moment(tuple(times), version), precise
-    # A place of their own keeps publish and envelope times from being compared with event times.
+    # Publish and envelope times have places of their own, so that they are not compared with event times.
     published = read_time(event.published)
     if published is not None:
         return Moment((*times, published[0]), version), False
@@ -166,7 +166,7 @@ def moment_of(event: Event, profile: Profile) -> tuple[Moment, bool]:
 
 
 def read_time(value: Any) -> tuple[int, bool] | None:
-    """Return nanoseconds since 1970 and whether milliseconds were given; None where it is no time."""
+    """Return nanoseconds since 1970 and whether milliseconds were given; None if it is no time."""
     kind = type(value)
     if kind is str:
         return _read_text(value) if len(value) <= _TIME_LENGTH_MAX else None
@@ -213,9 +213,9 @@ def _read_text(text: str) -> tuple[int, bool] | None:
 
 
 def _read_usual(text: str) -> tuple[int, bool] | None:
-    """Read a time as Genesys writes it, 2026-03-02T08:00:00.081Z; None where it is written otherwise.
+    """Parse a time as Genesys writes it, 2026-03-02T08:00:00.081Z; None if it has another form.
 
-    Of the many times of one minute only the first is read as a date.
+    Of the many times of one minute only the first is parsed as a date.
     """
     if len(text) != _USUAL_LENGTH or text[19] != "." or text[23] != "Z":
         return None
@@ -271,7 +271,7 @@ def _time_ms(moment: Moment) -> int | None:
 
 
 def _id_bytes(value: Any) -> bytes | None:
-    """Write an id so that the text "1" and the number 1 stay apart; None where there is none."""
+    """Write an id so that the text "1" and the number 1 differ; None if there is none."""
     if value is None or value == "" or isinstance(value, (dict, list, bool)):
         return None
     return canonical(value)
@@ -298,7 +298,7 @@ def digest(secret: bytes, purpose: bytes, parts: Iterable[bytes]) -> bytes:
 
 
 def joined(parts: Iterable[bytes]) -> bytes:
-    """Join parts, each behind its length, so that no two lists of parts read the same."""
+    """Join parts, each after its length, so that no two lists of parts give the same bytes."""
     return b"".join([_length(len(part)) + part for part in parts])
 
 
@@ -309,7 +309,7 @@ def _prefixed(part: bytes) -> bytes:
 _length = struct.Struct(">I").pack
 
 _NO_REPLAY: Final = _prefixed(b"")
-#: The bases in words, as the digest takes them in.
+#: The bases in words, as the digest includes them.
 _BASES: Final = {
     basis: joined((basis.encode(),))
     for basis in ("explicit id", "body", "body and publish time", "body and envelope id", "nothing")
@@ -317,7 +317,7 @@ _BASES: Final = {
 
 
 def _finished(begun: blake2b, joined_parts: bytes, parts: Iterable[bytes] = ()) -> bytes:
-    """Go on with what was begun, which stays as it is: with joined parts, then with parts that need not be copied."""
+    """Finish a copy of a begun digest: with joined parts, then with parts that need not be copied."""
     hasher = begun.copy()
     update = hasher.update
     update(joined_parts)
@@ -329,7 +329,7 @@ def _finished(begun: blake2b, joined_parts: bytes, parts: Iterable[bytes] = ()) 
 
 @lru_cache(maxsize=256)
 def _begun(secret: bytes, purpose: bytes, org: str) -> blake2b:
-    """Take in the key and the org, with which the digests of all its events begin."""
+    """Begin a digest with the key and the org: the digests of all events of an org share this."""
     hasher = _keyed(secret, purpose).copy()
     hasher.update(joined((org.encode(),)))
     return hasher
@@ -337,13 +337,13 @@ def _begun(secret: bytes, purpose: bytes, org: str) -> blake2b:
 
 @lru_cache(maxsize=4096)
 def _entity_digest(secret: bytes, org: str, rest: bytes) -> bytes:
-    """Hash what tells an entity from others; its states come in a row, and share it."""
+    """Hash the parts that identify an entity; its states often follow each other, and share the digest."""
     return _finished(_begun(secret, b"entity", org), rest)
 
 
 @lru_cache(maxsize=64)
 def _keyed(secret: bytes, purpose: bytes) -> blake2b:
-    """Take the key in once: that is half the work of hashing a small event."""
+    """Hash the key once: that is half the work of hashing a small event."""
     return blake2b(digest_size=16, key=secret, person=b"ob1 " + purpose)
 
 
@@ -354,14 +354,14 @@ def subject_digest(secret: bytes, value: str | None) -> bytes | None:
 
 
 def unreadable_key(secret: bytes, raw: bytes) -> bytes:
-    """Return the key of a delivery that is no event: it is known by its bytes alone."""
+    """Return the key of a delivery that is no event: only its bytes identify it."""
     return digest(secret, b"raw", (raw,))
 
 
 def shown_id(secret: bytes, text: str) -> str:
-    """Return an id that nobody vouches for as it may be shown: in clear where it has the form of an envelope's.
+    """Return an unverified id in a form that may be shown: in clear if it has the form of an envelope's.
 
-    Anything may have been typed there, so everything else is known by its digest.
+    It may contain any text, so everything else is shown as its digest.
     """
     return text if is_uuid(text) else f"digest:{digest(secret, b'shown', (text.encode(),)).hex()}"
 
@@ -377,7 +377,7 @@ def key_text(key: bytes) -> str:
 
 
 def key_bytes(text: str) -> bytes | None:
-    """Read a key back from its text; None where it is none."""
+    """Parse a key from its text; None if it is none."""
     prefix, _, digits = text.partition("_")
     if prefix != KEY_VERSION or not re.fullmatch(r"[0-9a-f]{32}", digits):
         return None

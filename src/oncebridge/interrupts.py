@@ -1,4 +1,4 @@
-"""Which exceptions are nobody's failure: Ctrl-C, and whatever a signal's handler raises in the middle of other code."""
+"""Exceptions that are nobody's failure: Ctrl-C, and any that a signal's handler raises in the middle of other code."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether the end was asked for from outside, not by the code that the exception came out of."""
+    """Return whether the exception came from outside, not from the code that it ended."""
     return isinstance(error, KeyboardInterrupt) or was_raised_by_signal(error)
 
 
 def was_raised_by_signal(error: BaseException) -> bool:
-    """Return whether a signal's handler raised it: that may strike anywhere, and means more than what was struck."""
+    """Return whether a signal's handler raised it: it may strike anywhere, and concerns more than that code."""
     trace = error.__traceback__
     while trace is not None:
         if _handles_signal(trace.tb_frame):
@@ -24,7 +24,7 @@ def was_raised_by_signal(error: BaseException) -> bool:
 
 
 def _handles_signal(frame: FrameType) -> bool:
-    """Return whether a function is called for a signal: it alone is given the very frame that it interrupts."""
+    """Return whether a function is a signal's handler: only these get the very frame that they interrupt."""
     interrupted = frame.f_back
     if interrupted is None:
         return False

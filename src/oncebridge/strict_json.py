@@ -1,8 +1,8 @@
-"""JSON text into trees, strictly: what cannot be read exactly is refused with a reason.
+"""Parses JSON text strictly: text that cannot be read exactly is refused with a reason.
 
-msgspec reads JSON fast, but forgets some details of the text: it keeps the last of two equal keys, and
-1.10 becomes 1.1. So every text is written back and compared: the same bytes mean that nothing was
-forgotten. Only where they differ is the text read again by a slower reader that forgets nothing.
+msgspec parses JSON fast, but loses some details of the text: it keeps the last of two equal keys, and 1.10 becomes 1.1.
+So every text is written back and compared: the same bytes mean that nothing was lost. Only if they differ is the text
+parsed again by a slower parser that loses nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def as_bytes(raw: object) -> bytes:
-    """Bring bytes, text or parsed JSON into the one form that everything else works on."""
+    """Convert bytes, text or parsed JSON into the one form that everything else works on."""
     if isinstance(raw, bytes):
         return raw
     if isinstance(raw, (bytearray, memoryview)):
@@ -76,9 +76,9 @@ def read_tree(data: bytes) -> tuple[Any, Any]:
 
 
 def read_record(decoder: msgspec.json.Decoder[R], data: bytes) -> R | None:
-    """Read a text whose size was checked as a record; None where the record cannot hold all that is written.
+    """Parse a text whose size was checked as a record; None if the record cannot hold all of it.
 
-    That is quicker than a tree to look through, for a text that has just these fields in just this order.
+    That is faster than walking a tree, for a text that has just these fields in just this order.
     """
     try:
         record = decoder.decode(data)
@@ -91,16 +91,16 @@ def check_size(data: bytes, *, bytes_max: int = BYTES_MAX, containers_max: int =
     """Refuse a text that is too long, nested too deeply, or has too many objects and lists."""
     if len(data) > bytes_max:
         raise Unreadable(f"is {len(data):,} bytes long; the limit is {bytes_max:,}")
-    # `bytes.count` looks at each byte; `replace` leaps from one bracket to the next, and stops at the limit.
+    # `bytes.count` visits each byte; `replace` jumps from one bracket to the next, and stops at the limit.
     others = len(data.replace(b"{", b"", DEPTH_MAX + 1)) + len(data.replace(b"[", b"", DEPTH_MAX + 1))
     if 2 * len(data) - others > DEPTH_MAX:
         _check_brackets(data, containers_max)
 
 
 def _check_brackets(data: bytes, containers_max: int) -> None:
-    """Refuse a text that is nested too deeply or has too many objects and lists, before anything is made of it.
+    """Refuse a text that is nested too deeply or has too many objects and lists, before it is parsed.
 
-    It may be no JSON and may never end, so it is gone through a few times as a whole, and never back.
+    It may be no JSON and very long, so it is scanned a few times as a whole, and never backwards.
     """
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     steps = b"".join(unescaped.split(b'"')[::2]).translate(_STEPS, _NO_BRACKETS)
@@ -121,16 +121,16 @@ def canonical(exact: object) -> bytes:
 
 
 def _is_faithful(tree: object, data: bytes) -> bool:
-    """Return whether writing the tree back gives the text that was read: no key, digit or escape was forgotten."""
+    """Return whether writing the tree back gives the same text: no key, digit or escape was lost."""
     again = _encode(tree)
-    # White space between tokens says nothing; taking it out leaves every token as it was written.
+    # White space between tokens has no meaning; removing it leaves every token as it was written.
     if again != data and again != msgspec.json.format(data, indent=-1):
         return False
     return _BACKSLASH not in data or _NULL not in data  # the search for one byte is many times faster
 
 
 def _read_exactly(data: bytes) -> Any:
-    """Read JSON slowly, keeping numbers as written and refusing ambiguities."""
+    """Parse JSON slowly, keeping numbers as written and refusing ambiguities."""
     try:
         text = data.decode()
         tree = json.loads(
@@ -186,7 +186,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _why_unreadable(data: bytes, error: Exception) -> str:
-    """Say in words what is wrong with a text that is no JSON."""
+    """Say in words why a text is no JSON."""
     if isinstance(error, RecursionError):
         return _too_deep()
     if not data.strip():
@@ -206,7 +206,7 @@ def _why_not_json(text: str, error: Exception) -> str:
     try:
         tree = json.loads(
             text, parse_constant=_refuse_constant, parse_float=str
-        )  # what a fraction is worth is no matter
+        )  # the value of a fraction does not matter
         json.dumps(tree, ensure_ascii=False).encode()
     except Unreadable as wrong:
         return str(wrong)
@@ -222,11 +222,11 @@ def _why_not_json(text: str, error: Exception) -> str:
 
 
 def _shown(name: str) -> str:
-    """Write a field name from outside so that it is short and has no control characters."""
+    """Write a field name from outside in a short form without control characters."""
     text = json.dumps(name)
     return text if len(text) <= NAME_SHOWN_MAX else text[:NAME_SHOWN_MAX] + '…"'
 
 
 def type_name(value: object) -> str:
-    """Name a JSON type as a reader would."""
+    """Return the name of a JSON type for readers."""
     return _TYPE_NAMES.get(type(value), "a number")

@@ -1,7 +1,7 @@
 """Starts threads in a way that an interrupt of the caller cannot break.
 
-`Thread.start` waits, in Python code that holds a lock, until the thread is there: an exception that strikes in it
-leaves that lock locked, or becomes another exception. So a thread beside the caller does it, where no signal strikes.
+`Thread.start` waits, in Python code that holds a lock, until the thread runs: an exception that strikes there
+leaves that lock locked, or becomes another exception. So a helper thread does it, where no signal strikes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def background(target: Callable[..., None], *args: object, name: str) -> threading.Thread:
-    """Make a thread that does not hold up the end of the process; it is not started yet."""
+    """Make a thread that does not delay the end of the process; it is not started yet."""
     return threading.Thread(target=target, args=args, name=name, daemon=True)
 
 

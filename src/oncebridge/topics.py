@@ -1,4 +1,4 @@
-"""The profiles: what is known of each topic family, as data. A new topic is one row in `BUILT_IN`."""
+"""The profiles: the rules for each topic family, as data. A new topic is one row in `BUILT_IN`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ECHO_WINDOW_MS: Final = 500
 
 
 class Kind(StrEnum):
-    """What an event of a topic is; decides echo, stale and one-at-a-time, never identity."""
+    """The kind of a topic's events; decides echo, stale and one-at-a-time, never identity."""
 
     FACT = "fact"  # something happened: every one matters
     STATE = "state"  # how something is now: the newest wins, one at a time per entity
@@ -29,14 +29,14 @@ class Kind(StrEnum):
 
 
 class Field(msgspec.Struct, frozen=True):
-    """Where in an event's body something stands: a plain path, or a user's JMESPath expression."""
+    """The place of a value in an event's body: a plain path, or a user's JMESPath expression."""
 
     text: str
     path: tuple[str, ...] = ()
     search: Callable[[Any], Any] | None = None
 
     def read(self, body: Any) -> Any:
-        """Return what stands there in a body, or None."""
+        """Return the value in a body, or None."""
         if self.search is not None:
             return self.search(body)
         for name in self.path:
@@ -46,7 +46,7 @@ class Field(msgspec.Struct, frozen=True):
         return body
 
     def of(self, event: Event) -> Any:
-        """Return what stands there, for a path with its numbers as written; expressions work on plain numbers."""
+        """Return the value, for a path with its numbers as written; expressions work on plain numbers."""
         if self.search is not None:
             return self.search(event.body)
         path = self.path
@@ -58,12 +58,12 @@ def plain(text: str) -> Field:
     return Field(text, tuple(text.replace("[]", ".[]").split(".")))
 
 
-#: Paths as a tree, gone through once for all of them: under each name the names below it, or None for all of it.
+#: Paths as a tree, walked once for all of them: under each name the names below it, or None for all of it.
 Paths: TypeAlias = dict[str, Any]
 
 
 def paths_of(fields: Iterable[Field]) -> Paths:
-    """Put the paths of fields into one tree. Expressions have none, and `[]` at an end names nothing in the list."""
+    """Merge the paths of fields into one tree. Expressions have none, and `[]` at an end names nothing in the list."""
     tree: Paths = {}
     for field in fields:
         if field.path and field.path[-1] != "[]":
@@ -82,11 +82,11 @@ def _add_path(tree: Paths, path: tuple[str, ...]) -> None:
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one topic family."""
+    """The rules for one topic family."""
 
     topic: str
     kind: Kind = Kind.FACT
-    #: The ids that tell entities apart beside org and topic name; one missing, and there is no entity.
+    #: The ids that distinguish entities beside org and topic name; if one is missing, there is no entity.
     entity: tuple[Field, ...] = ()
     time: tuple[Field, ...] = ()
     #: An id that alone identifies the event; other content under it is a conflict.
@@ -98,12 +98,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     exclude: tuple[Field, ...] = ()
     echo_window_ms: int = ECHO_WINDOW_MS
     stale: bool = True
-    #: Worked out from the fields above: what does not count for identity, and what does not for the state.
+    #: Computed from the fields above: the paths that do not count for identity, and those that do not for the state.
     outside_identity: Paths = {}
     outside_state: Paths = {}
 
     def __post_init__(self) -> None:
-        """Plan once what would be asked for each event."""
+        """Compute once what every event needs."""
         ids = self.entity if self.explicit_id is None else (*self.entity, self.explicit_id)
         force_setattr(self, "outside_identity", paths_of(self.exclude))
         force_setattr(self, "outside_state", paths_of((*self.exclude, *self.time, *ids)))
@@ -155,7 +155,7 @@ BUILT_IN: Final[tuple[Profile, ...]] = (
     ),
     *_rows("v2.conversations.{id}.transcription", kind=Kind.FACT, time="eventTime"),
     *_rows("v2.operations.events.{id}", kind=Kind.FACT, time="timestamp"),
-    # A work item's event tells what was done to it (operation, changes), not only how it is now.
+    # A work item's event says what was done to it (operation, changes), not only its present state.
     *_rows(
         "v2.taskmanagement.workitems.{id} v2.taskmanagement.workitems.queues.{id} "
         "v2.taskmanagement.workitems.users.{id}",
@@ -170,7 +170,7 @@ BUILT_IN: Final[tuple[Profile, ...]] = (
         "v2.analytics.flowoutcome.{id}.aggregates v2.analytics.wrapup.{id}.aggregates",
         kind=Kind.SAMPLE,
     ),
-    # States: how something is now.
+    # States: the present condition of something.
     *_rows("v2.users.{id}.presence", kind=Kind.STATE, time="modifiedDate"),
     *_rows("v2.users.{id}.routingStatus", kind=Kind.STATE, time="routingStatus.startTime"),
     *_rows(
@@ -188,7 +188,7 @@ BUILT_IN: Final[tuple[Profile, ...]] = (
     ),
 )  # fmt: skip
 
-#: For topics nobody told us of: a fact, with Genesys' usual name for the time.
+#: For unknown topics: a fact, with Genesys' usual name for the time.
 UNKNOWN: Final = Profile(topic="*", time=(plain("eventTime"),))
 
 _CONVERSATION: Final = ("conversationId", "conversation_id", "interactionId", "data.id", "body.conversationId")
@@ -211,7 +211,7 @@ _plain_cached = lru_cache(maxsize=64)(plain)
 
 
 def hand_made(topic: str, body: dict[str, Any]) -> Profile:
-    """Make the profile of an event that somebody put together by hand, from the fields it has."""
+    """Make the profile of a hand-made event, from the fields it has."""
     return _hand_made(
         topic,
         first_field(_CONVERSATION, body),
@@ -244,7 +244,7 @@ class Profiles:
         self._known = lru_cache(maxsize=1024)(self._find)
 
     def of(self, event: Event) -> Profile:
-        """Return what is known of the event's topic."""
+        """Return the profile of the event's topic."""
         own, built_in = self._known(event.topic)
         if own is not None:
             return own
@@ -262,8 +262,8 @@ class Profiles:
 def topic_pattern(pattern: str) -> re.Pattern[str]:
     """Compile Genesys' notation: `{...}` is one part of a topic, `*` is any text. An event's topic is never compiled.
 
-    What a pattern asks for is taken where it is first found, and the search never goes back: a later place would only
-    leave less to the rest. So a pattern with many `*` takes no longer than one with few.
+    Each piece is matched where it is first found, and the search never goes back: a later place would only leave
+    less to the rest. So a pattern with many `*` takes no longer than one with few.
     """
     first, *others = _between_stars(pattern)
     if not others:
@@ -292,16 +292,16 @@ def _between_stars(pattern: str) -> list[list[str]]:
 
 
 def _run(pieces: list[str], *, at_end: bool = False) -> str:
-    """Write plain text and parts; `at_end`: nothing comes behind them, so the last ones cannot end where they like."""
+    """Write plain text and parts; `at_end`: nothing follows them, so the last part must match to its end."""
     written, left = "", list(pieces)
     while left:
         piece = left.pop(0)
         if not is_part(piece):
             written += re.escape(piece)
         elif not left:
-            written += "[^.]+" if at_end else "[^.]"  # what follows is `*`, and takes the rest
+            written += "[^.]+" if at_end else "[^.]"  # a `*` follows, and matches the rest
         elif is_part(left[0]):
-            written += "[^.]"  # the next part takes the rest
+            written += "[^.]"  # the next part matches the rest
         elif at_end and len(left) == 1:
             written += "[^.]+" + re.escape(left.pop(0))
         else:
@@ -321,7 +321,7 @@ def is_part(piece: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _id_positions(topic: str) -> tuple[int | None, int | None]:
-    """Return where in a topic's name the conversation's and the user's id stand."""
+    """Return the positions of the conversation's and the user's id in a topic's name."""
     parts = topic.split(".")
 
     def after(*names: str) -> int | None:
@@ -333,7 +333,7 @@ def _id_positions(topic: str) -> tuple[int | None, int | None]:
 
 
 def conversation_id(event: Event) -> str | None:
-    """Return the id of the conversation that an event speaks of."""
+    """Return the id of the conversation that an event is about."""
     usual = event.body.get("conversationId")
     if type(usual) is str and usual:
         return usual
@@ -347,7 +347,7 @@ def conversation_id(event: Event) -> str | None:
 
 
 def user_id(event: Event) -> str | None:
-    """Return the id of the user that an event speaks of."""
+    """Return the id of the user that an event is about."""
     value = event.body.get("userId")
     if value is None and not event.genesys:
         value = event.body.get("user_id")
@@ -355,7 +355,7 @@ def user_id(event: Event) -> str | None:
 
 
 def _id_text(value: object) -> str | None:
-    """Take a text or a number as an id; one without end is none, because it would be kept in memory."""
+    """Return a text or a number as an id; None for one that is too long, because it would be kept in memory."""
     text = value if type(value) is str else str(value) if type(value) is int else ""
     return text if 0 < len(text) <= TEXT_MAX else None
 

@@ -1,7 +1,7 @@
-"""What is wrong with a value from outside, in our own words: msgspec's may quote the value, which may be secret.
+"""Errors in values from outside, in our own words: msgspec's may quote the value, which may be secret.
 
-A type says what a value must be, once: `Annotated[float, msgspec.Meta(ge=0.1, le=60)]`. msgspec refuses what does not
-fit, and the words for what was expected come from the same type. A type whose bounds say too little brings its own
+A type defines once which values are allowed: `Annotated[float, msgspec.Meta(ge=0.1, le=60)]`. msgspec refuses any
+other, and the words for the expected value come from the same type. A type whose bounds say too little has its own
 words: `msgspec.Meta(extra={"expected": "a text such as genesys.clean"})`.
 """
 
@@ -26,7 +26,7 @@ class Fault(NamedTuple):
     words: str
 
     def __str__(self) -> str:
-        """Put both into a sentence."""
+        """Join both into a sentence."""
         return f"{self.field}: {self.words}"
 
 
@@ -77,7 +77,7 @@ def required_type(annotation: Any) -> Any:
 
 
 def metadata(annotation: Any) -> dict[str, Any]:
-    """Return what a type says beside what it is: its bounds by their names, its `description`, and all of `extra`."""
+    """Return a type's metadata: its bounds by their names, its `description`, and all of `extra`."""
     found: dict[str, Any] = {}
     for note in getattr(required_type(annotation), "__metadata__", ()):
         if isinstance(note, msgspec.Meta):
@@ -90,7 +90,7 @@ _NOTES: Final = ("ge", "le", "min_length", "max_length", "pattern", "description
 
 
 def without_metadata(annotation: Any) -> Any:
-    """Return a type without what it says beside what it is."""
+    """Return a type without its metadata."""
     return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
 
 
@@ -100,7 +100,7 @@ _NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number"
 
 
 def expected(annotation: Any) -> str:
-    """Say what a value of this type must be."""
+    """Describe the values of this type."""
     said, plain = metadata(annotation), without_metadata(required_type(annotation))
     if "expected" in said:
         return str(said["expected"])
@@ -128,7 +128,7 @@ def _either(values: Iterable[object]) -> str:
 
 
 def no_such(what: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """Say that there is no setting, or field, of this name, and which one may have been meant."""
+    """Say that there is no setting, or field, of this name, and suggest a similar one."""
     import difflib  # only for errors: programs start without it
 
     close = difflib.get_close_matches(name[:_SHOWN_MAX], list(known), n=1)

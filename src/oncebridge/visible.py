@@ -1,7 +1,7 @@
-"""Text from outside, made safe to look at: nothing in it drives a terminal, and nothing is shown other than it stands.
+"""Makes text from outside safe to show: nothing in it controls a terminal, and nothing looks different than it is.
 
-Terminals obey control characters: they set titles, write to the clipboard, clear the screen. Marks of direction and
-separators make a line read other than it is. All of these are written as escapes.
+Terminals obey control characters: they set titles, write to the clipboard, clear the screen. Direction marks and
+separators make a line read differently than it is. All of these are written as escapes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-#: What JSON allows in a text, and nobody sees: DEL, C1, joiners and spaces of no width, marks of direction, separators
-#: of lines and paragraphs, annotations and tags. JSON escapes everything below the space itself.
+#: Characters that JSON allows in a text, and nobody sees: DEL, C1, zero-width joiners and spaces, direction marks, line
+#: and paragraph separators, annotations and tags. JSON itself escapes everything below the space.
 _UNSEEN: Final = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
@@ -20,7 +20,7 @@ _UNSEEN: Final = re.compile(
 
 
 def visible(text: str) -> str:
-    """Write a text on one line, with everything that is not seen as it stands as an escape."""
+    """Write a text on one line, with every character that is not visible as an escape."""
     if text.isprintable():
         return text
     return "".join(
@@ -29,12 +29,12 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Write a text of several lines, those after the first indented: so none is taken for one of ours."""
+    """Write a text of several lines, those after the first indented, so that none is mistaken for one of ours."""
     return "\n  ".join(visible(line) for line in text.split("\n"))
 
 
 def visible_json(value: Any) -> str:
-    """Write JSON on one line, which says the same to a program and nothing to a terminal."""
+    """Write JSON on one line; a program reads the same, and a terminal obeys nothing in it."""
     text = msgspec.json.encode(value).decode()
     if text.isascii() and "\x7f" not in text:
         return text
