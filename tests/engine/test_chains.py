@@ -186,15 +186,34 @@ def test_every_event_of_an_entity_has_a_higher_token(ledger, workers):
     assert len(tokens) == 6
 
 
+def test_a_chain_is_extended_as_one(clock, ledger, workers):
+    """A chain that takes longer than a lease keeps its entity, during each of its handlers and between them."""
+    seen = []
+    extended = threading.Event()
+    counted = faulty(ledger, Fault("extend", call=0, after=True, act=extended.set))
+
+    def slow(_event):
+        for _ in range(2):
+            extended.clear()
+            clock.advance(LEASE_S * 0.8)
+            assert extended.wait(30)
+        seen.extend(other.process_many(chain(9)))
+
+    other = workers(ledger, lambda _event: None)
+    assert verdicts(workers(counted, slow).process_many(chain(1, 2, 3))) == [("fresh", "done")] * 3
+    assert [result.verdict for result in seen] == ["busy"] * 3
+
+
 @pytest.mark.parametrize("late", ["succeeds", "fails"])
-def test_a_late_worker_gives_the_rest_of_its_chain_back(late, clock, ledger, workers):
+@pytest.mark.parametrize("by", [(2, 4), (4,)], ids=["with its event", "with another"])
+def test_a_late_worker_gives_the_rest_of_its_chain_back(by, late, clock, ledger, workers):
     """A worker that was taken over between two events repeats and changes nothing, and goes on with what is left."""
     sink = Sink()
 
     def slow(event):
         if event.envelope.id == "one 2":
             clock.advance(1000)
-            taken.extend(other.process_many(chain(2, 4)))
+            taken.extend(other.process_many(chain(*by)))
         sink(event)
         if event.envelope.id == "one 2" and late == "fails":
             raise PermanentError
@@ -202,13 +221,14 @@ def test_a_late_worker_gives_the_rest_of_its_chain_back(late, clock, ledger, wor
     taken = []
     other = workers(ledger, sink)
     worker = workers(ledger, slow)
-    results = worker.process_many(chain(1, 2, 3))
-    assert verdicts(taken) == [("fresh", "done"), ("fresh", "done")]
-    assert verdicts(results) == [("fresh", "done"), ("fresh", "retry"), ("stale", None)]
-    assert ids(sink.given) == ["one 1", "one 2", "one 4", "one 2"]
+    results = worker.process_many(chain(1, 2, 3, 0))
+    assert verdicts(taken) == [("fresh", "done")] * len(by)
+    assert verdicts(results) == [("fresh", "done"), ("fresh", "retry"), ("stale", None), ("stale", None)]
+    assert ids(sink.given) == ["one 1", *(f"one {number}" for number in by), "one 2"]
     assert sink.refused == ["one 2"]
     assert [shown for _, shown in sink.shown.values()] == ["one 4"]
-    assert verdicts(worker.process_many(chain(1, 2, 3, 4))) == [("redelivery", None)] * 4
+    again = ("redelivery", None) if 2 in by else ("stale", None)
+    assert verdicts(other.process_many(chain(1, 2, 3, 4))) == [("redelivery", None), again, *[("redelivery", None)] * 2]
     assert worker.books.as_dict()["balanced"]
 
 
@@ -257,6 +277,14 @@ def test_a_dead_worker_costs_only_the_event_in_flight(clock, ledger, workers):
     assert verdicts(results) == [("redelivery", None)] * 2 + [("fresh", "done")] * 3
     assert ids(sink.given) == ["one 3", "one 4", "one 5"]
     assert {event.attempt for event in sink.given} == {1}
+
+
+def test_there_is_no_echo_after_a_worker_died(clock, ledger, workers):
+    """After a run-out the newest done state, said again, is news: the sink may show what the dead worker has done."""
+    unsettled = state(2, modifiedDate=iso(TIME_MS + APART_MS + 200))
+    assert run_out(ledger, clock, workers, [state(1), unsettled], settled=1) == ["one 1", "one 2"]
+    said_again = state(3, like=1, modifiedDate=iso(TIME_MS + APART_MS + 400))
+    assert verdicts(workers(ledger, Sink()).process_many([said_again])) == [("fresh", "done")]
 
 
 def test_a_long_chain_that_ran_out_ends_in_calls_in_proportion(clock, ledger, workers):
@@ -345,15 +373,28 @@ def own_database(postgres, request):
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def in_transaction(ledger, sink, *faults):
+def in_transaction(ledger, sink, *faults, settings=AT_ONCE):
     """Make a bridge whose handler writes in the transaction that settles its event."""
-    bridge = Bridge(faulty(ledger, *faults), settings=AT_ONCE)
+    bridge = Bridge(faulty(ledger, *faults), settings=settings)
 
     @bridge.on("*")
     def handle(event, transaction):
         sink(event)
 
     return bridge
+
+
+def test_ends_without_a_transaction_are_written_before_the_next_one(transactional):
+    """What ended before a transaction of its chain is written first, so that the entity keeps its newest state."""
+    sink = Sink()
+    echo = state(2, like=1, modifiedDate=iso(TIME_MS + APART_MS + 5))
+    with in_transaction(transactional, sink, settings=TOGETHER) as bridge:
+        results = bridge.process_many([state(1), echo, state(5), state(0), state(6)])
+        wanted = [("fresh", "done"), ("echo", None), ("fresh", "done"), ("stale", None), ("fresh", "done")]
+        assert verdicts(results) == wanted
+        late = state(8, modifiedDate=iso(TIME_MS + 5 * APART_MS + 1))
+        assert verdicts(bridge.process_many([late, state(7)])) == [("stale", None), ("fresh", "done")]
+    assert ids(sink.given) == ["one 1", "one 5", "one 6", "one 7"]
 
 
 def interrupt():
