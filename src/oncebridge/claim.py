@@ -124,6 +124,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     busy_us: int = 0
     #: Of a state that was granted: its entity's claim, the same for all states of the chain.
     chain: Chain | None = None
+    #: Of a republish, where the ledger keeps no more than a mark of the envelope id that did the work.
+    of_mark: bytes | None = None
 
     @property
     def wants_alone(self) -> bool:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -364,6 +365,11 @@ def shown_id(secret: bytes, text: str) -> str:
     It may contain any text, so everything else is shown as its digest.
     """
     return text if is_uuid(text) else f"digest:{digest(secret, b'shown', (text.encode(),)).hex()}"
+
+
+def envelope_mark(envelope: str | None) -> bytes:
+    """Return enough of an envelope id to tell a redelivery from a republish: both are acknowledged."""
+    return b"\0\0\0" if envelope is None else (crc32(envelope.encode()) & 0xFFFFFF).to_bytes(3, "big")
 
 
 def conflict_key(secret: bytes, key: bytes, content: bytes | None) -> bytes:

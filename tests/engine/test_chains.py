@@ -13,7 +13,7 @@ from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.faults import Fault, faulty
-from payloads import ACW, PRESENCE, TIME_MS, envelope, in_envelope, iso
+from payloads import ABSENT, ACW, PRESENCE, TIME_MS, changed, envelope, in_envelope, iso
 
 APART_MS = 10_000
 LEASE_S = 30
@@ -113,6 +113,22 @@ def test_a_mixed_batch_is_one_claim_and_one_settle(ledger, workers):
     assert (counted.calls["claim"], counted.calls["settle"], counted.calls["extend"]) == (1, 1, 0)
     assert {result.column for result in worker.process_many(batch)} == {"redelivery"}
     assert (counted.calls["claim"], counted.calls["settle"]) == (2, 1)
+
+
+@pytest.mark.parametrize("original", ["original", ABSENT], ids=["with id", "without id"])
+def test_twins_of_a_remembered_event_are_one_claim(original, any_ledger):
+    """However many envelopes bring a remembered event again, one claim tells each of them what it is."""
+    twins = [{**state(1), "id": name} for name in ("a", "b", "original", "c", "a")]
+    first = changed(state(1), {"id": original})
+    with Bridge(any_ledger, settings=TOGETHER) as bridge:
+        bridge.on("*")(lambda _event: None)
+        assert bridge.process(first).outcome == "done"
+        bridge.close()
+        counted = bridge.ledger = faulty(bridge.ledger)
+        results = bridge.process_many(twins)
+        known = "republish" if original is ABSENT else "redelivery"
+        assert [result.verdict for result in results] == ["republish", "republish", known, "republish", "republish"]
+        assert counted.calls["claim"] == 1
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

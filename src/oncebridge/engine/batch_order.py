@@ -21,7 +21,7 @@ AFTER_CUT_MAX: Final = 10
 class BatchOrder:
     """The tasks of a batch that have no result yet."""
 
-    def __init__(self, tasks: Iterable[Task], as_twin: Callable[[Task, Task], Result | None]) -> None:
+    def __init__(self, tasks: Iterable[Task], as_twin: Callable[[Task, Task], Result]) -> None:
         """Take tasks in order of arrival; those that already have a result are there for their copies alone."""
         self._as_twin = as_twin
         self._first: dict[Hashable, Task] = {}
@@ -76,7 +76,7 @@ class BatchOrder:
             self._cut.add(task.ask.entity)
 
     def move_up(self) -> None:
-        """Drop tasks that have a result now; their copies take it over, where it is known."""
+        """Drop tasks that have a result now; their copies take it over."""
         self._leading = [task for task in self._leading if task.result is None]
         if self._following:
             self._follow()
@@ -88,8 +88,5 @@ class BatchOrder:
             first = self._first[kind]
             if first.result is None:
                 self._following.append((kind, task))
-                continue
-            task.result = self._as_twin(task, first)
-            if task.result is None:
-                self._first[kind] = task  # the ledger is asked, and further ones follow this one
-                self._leading.append(task)
+            else:
+                task.result = self._as_twin(task, first)

@@ -244,10 +244,10 @@ class Flow:
                 _give_up(busy, order.waiting)
                 order.move_up()
 
-    def _as_twin(self, task: Task, first: Task) -> Result | None:
+    def _as_twin(self, task: Task, first: Task) -> Result:
         """Give a copy of an event in this batch the end of the first one."""
         result = as_twin(task, first)
-        if result is not None and self._listening:
+        if self._listening:
             self.telemetry.record(move_of("claimed", task, result.reason))
         return result
 

@@ -26,7 +26,7 @@ from oncebridge.engine.result import Result, joined, reason_for
 from oncebridge.engine.unhandled import REASON
 from oncebridge.event import Event
 from oncebridge.handlers import Handler, LetterCopy
-from oncebridge.identity import key_text
+from oncebridge.identity import envelope_mark, key_text
 from oncebridge.telemetry import Move
 
 #: An event, for a handler that needs no name or for one that has one.
@@ -188,8 +188,8 @@ def settlements_of(tasks: list[Task]) -> list[Settlement]:
     return [task.settlement for task in tasks if task.settlement is not None]
 
 
-def as_twin(task: Task, twin: Task) -> Result | None:
-    """Take over the result of the same event earlier in this batch; None where only the ledger knows."""
+def as_twin(task: Task, twin: Task) -> Result:
+    """Take over the result of the same event earlier in this batch."""
     result, answer = result_of(twin), twin.answer
     if not result.acknowledged:
         task.answer = answer
@@ -200,9 +200,8 @@ def as_twin(task: Task, twin: Task) -> Result | None:
     original, was = twin.ask.envelope, _settled_as(result, answer)
     if answer.verdict in (Verdict.REDELIVERY, Verdict.REPUBLISH):
         original = answer.of if answer.verdict is Verdict.REPUBLISH else twin.ask.envelope
-        if original is None and task.ask.envelope not in (None, twin.ask.envelope):
-            return None  # the ledger alone knows which envelope did the work
-    same = task.ask.envelope is not None and task.ask.envelope == original
+    envelope, mark = task.ask.envelope, answer.of_mark
+    same = envelope is not None and (envelope == original or (mark is not None and envelope_mark(envelope) == mark))
     task.answer = Answer(Verdict.REDELIVERY if same else Verdict.REPUBLISH, of=original, was=was)
     return result_from(task, task.answer)
 

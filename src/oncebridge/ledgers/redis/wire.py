@@ -9,12 +9,12 @@ import struct
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
-from zlib import crc32
 
 import msgspec
 
 from oncebridge.claim import Answer, Chain, Outcome, Status, Verdict
 from oncebridge.discreet import Discreet
+from oncebridge.identity import envelope_mark
 from oncebridge.ledgers import DAY_MS
 from oncebridge.ledgers.protocol import Entry
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from oncebridge.claim import Ask, Claim, Letter, Settlement
 
 _BYTES: Final = [bytes([number]) for number in range(256)]
-_NO_ENVELOPE: Final = b"\0\0\0"
 _NO_DAY: Final = b"\0\0\0\0"
 FOUND_RECORD: Final = 3  # fields: a record, its letter, and that it is one
 
@@ -97,11 +96,6 @@ def _day_bytes(day: int) -> bytes:
     return _day(max(-(2**31), min(day, 2**31 - 1)))
 
 
-def _envelope(envelope: str | None) -> bytes:
-    """Write enough of an envelope id to tell a redelivery from a republish; both are acknowledged."""
-    return _NO_ENVELOPE if envelope is None else (crc32(envelope.encode()) & 0xFFFFFF).to_bytes(3, "big")
-
-
 def write_ask(ask: Ask) -> bytes:
     """Write one ask."""
     flags, key, handler, envelope = 0, ask.key, ask.handler, ask.envelope
@@ -123,7 +117,7 @@ def write_ask(ask: Ask) -> bytes:
         _BYTES[flags],
         _NO_DAY if shared_ms is None else _day_bytes(shared_ms // DAY_MS),
         id_of(key, handler),
-        _envelope(envelope),
+        envelope_mark(envelope),
         entity or b"",
         content or b"",
         _encode((*about, handler, key) if handler else about),
@@ -233,6 +227,8 @@ def _answer(one: bytes, chains: list[Chain | None]) -> Answer:
         return Answer(Verdict.BUSY, busy_us=int(_busy(one, 1)[0]))
     if kind == b"k":
         return Answer(Verdict.CONFLICT, of=_about(one[1:]).envelope)
+    if kind == b"r":
+        return Answer(Verdict.REPUBLISH, was=STATUSES[one[1:2]], of_mark=one[2:5])
     verdict = Verdict.REDELIVERY if one[2:3] == b"=" else Verdict.REPUBLISH
     return Answer(verdict, of=_about(one[3:]).envelope, was=STATUSES[one[1:2]])
 

@@ -5,7 +5,8 @@
 -- for each ask
 --   0: a fact was granted, and the time is its token | n * PLACES + m: the state m of chain n, from 0, was granted |
 --   g token, attempt, chain | w: wants to be asked for alone | b microseconds: busy | z: waits for one before it |
---   k about: conflict | d status, same envelope, about: duplicate | n: no letter to redrive
+--   k about: conflict | d status, same envelope, about: duplicate | r status, envelope: a republish that is in
+--   a bucket | n: no letter to redrive
 -- Or a text, where the shard is not that ledger's: it was emptied, or has begun anew since.
 
 -- include places records
@@ -50,7 +51,8 @@ for i, id in ipairs(ids) do
       local short = call('HGET', bucket_of(day, ask, ID), sub(ask, ID, ID + SHORT - 1))
       if short then
         local same = kind.envelope and sub(ask, TAIL, TAIL_REST - 1) == sub(short, 2, 4)
-        answer = 'd' .. sub(short, 1, 1) .. (same and '=' or '~')
+        local status = sub(short, 1, 1)
+        answer = same and 'd' .. status .. '=' or 'r' .. status .. sub(short, 2, 4)
       end
     else
       record = call('GET', EVENT .. id)
