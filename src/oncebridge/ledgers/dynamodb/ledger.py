@@ -144,7 +144,7 @@ class DynamoDBLedger:
         return self._connection or self._reached()
 
     def _each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Run `work` on all items in parallel, as far as there are connections; raise only once all calls have ended."""
+        """Run `work` on all items in parallel, as far as connections allow; raise only once all calls have ended."""
         if len(items) <= 1:
             return [work(item) for item in items]
         with self._lock:
