@@ -79,7 +79,7 @@ def _without_ids(topic: str, family: str) -> str:
     return family if start == family else start + topic.split(".", start.count("."))[-1]
 
 
-# --- what is counted and measured: one row each ------------------------------------------------------------------
+# --- counters and measures: one row each -------------------------------------------------------------------------
 
 Labels: TypeAlias = tuple[str, ...]
 
@@ -150,7 +150,7 @@ COUNTS: Final = {
         lambda move, topic: (topic, move.handler),
     ),
     "refused": Count(
-        "refused_dead_letters", "Dead letters that were not kept, since there were too many; they come again.",
+        "refused_dead_letters", "Dead letters that were not kept, since there were too many; they are redelivered.",
         ("topic", "handler"), lambda move, topic: (topic, move.handler),
     ),
 }  # fmt: skip

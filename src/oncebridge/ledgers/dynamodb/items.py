@@ -97,7 +97,7 @@ def _unwrap(kind: str, value: Any) -> Any:
     return bytes(value) if kind == "B" else value
 
 
-# --- what is stored ----------------------------------------------------------------------------------
+# --- stored items --------------------------------------------------------------------------------------
 
 
 class Stored(Discreet, msgspec.Struct, frozen=True):

@@ -88,7 +88,7 @@ def _role(seen: Seen) -> Finding:
 def _durability(seen: Seen) -> Iterator[Finding]:
     """Judge which writes are on the disk when a commit returns."""
     if seen.fsync == "on" and seen.full_page_writes == "on":
-        yield good("disk", "fsync and full_page_writes are on: what was committed survives a power cut")
+        yield good("disk", "fsync and full_page_writes are on: a commit survives a power cut")
     else:
         yield wrong(
             "disk",
@@ -151,7 +151,7 @@ def _places(seen: Seen, retention_us: int) -> Finding:
         return warning(
             "partitions",
             "none for tomorrow: its events would be kept with the odd ones, and forgotten one by one",
-            "let whoever migrated keep owning the tables; a worker makes them daily",
+            "leave the tables owned by the user who migrated; a worker makes them daily",
         )
     if oldest > retention_us // DAY_US + PURGE_LATE_DAYS:
         return warning(

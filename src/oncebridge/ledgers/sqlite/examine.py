@@ -100,7 +100,7 @@ def file_system(path: Path, mounts: str) -> Iterator[Finding]:
     elif PASSED_ON.fullmatch(kind) and kind not in LOCAL_FUSE:
         yield warning(
             "file system",
-            f"{kind}: whether a local disk is behind it cannot be told",
+            f"{kind}: it is unknown whether it is on a local disk",
             "make sure that it is one: SQLite's locks and its WAL do not work over a network",
         )
     else:
