@@ -168,7 +168,7 @@ def _object_without_null_characters(pairs: list[tuple[str, Any]]) -> dict[str, A
 def _refuse_null_characters(name: str, values: list[Any]) -> None:
     for value in values:
         if type(value) is str and "\x00" in value:
-            raise Unreadable(f"the character U+0000 stands in {_shown(name)}; databases cannot keep it")
+            raise Unreadable(f"{_shown(name)} contains the character U+0000; databases cannot keep it")
         if type(value) is list:
             _refuse_null_characters(name, value)
 

@@ -127,7 +127,7 @@ RIGHTS = {
     "KeepWhatFailed": ({"sqs:SendMessage"}, arn("LeftoverQueue")),
     "WriteLogs": ({"logs:CreateLogStream", "logs:PutLogEvents"}, arn("LogGroup")),
     "KeepTheLedger": (
-        {f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete", "ConditionCheck")},
+        {f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete")},
         arn("Table"),
     ),
     "ReadTheLedgersUrl": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisUrlSecret"}),

@@ -1,5 +1,6 @@
 """Chains: the states of one entity in a batch are one claim, and keep their rules whatever happens between them."""
 
+import os
 import threading
 from contextlib import suppress
 
@@ -8,7 +9,7 @@ import pytest
 from oncebridge import Bridge, LedgerUnavailable, PermanentError, RetryLater, Settings
 from oncebridge.claim import Claim, Outcome, Status
 from oncebridge.engine.batch_order import AFTER_CUT_MAX
-from oncebridge.engine.runner import Ended
+from oncebridge.engine.task import Ended
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.testing.clock import ManualClock
@@ -459,7 +460,8 @@ def test_a_conflict_of_a_state_is_a_dead_letter(any_ledger):
         assert verdicts(bridge.process_many(batch)) == [("fresh", "done"), ("conflict", "dead"), ("fresh", "done")]
         again = [result.verdict for result in bridge.process_many(batch)]
         assert again == ["redelivery", "conflict", "redelivery"]
-        assert bridge.ledger.counts() == {Status.DONE: 2, Status.DEAD: 1}
+        counted = {status: number for status, number in bridge.ledger.counts().items() if number}
+        assert counted == {Status.DONE: 2, Status.DEAD: 1}
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis", "postgres"])
@@ -470,10 +472,7 @@ def any_ledger(request, tmp_path):
     elif request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/ledger.db"
     elif request.param == "redis":
-        server = request.getfixturevalue("valkey")
-        yield server.url
-        with server.client() as client:
-            client.flushdb()
+        yield f"{request.getfixturevalue('valkey').url}?name=chains-{os.urandom(4).hex()}"
     else:
         url = request.getfixturevalue("own_database")
         ledger_from_url(url).migrate()

@@ -635,7 +635,7 @@ def test_a_transaction_refused_for_rights_names_them(server, workers):
 
     claim = take(one, STATE)
     server.on_request = strike
-    with pytest.raises(LedgerRefused, match="dynamodb:UpdateItem and dynamodb:ConditionCheckItem"):
+    with pytest.raises(LedgerRefused, match="dynamodb:PutItem and dynamodb:UpdateItem"):
         end(one, claim)
 
 

@@ -1,4 +1,4 @@
-"""Where claims and outcomes are remembered. A new ledger is one folder and one line in `SCHEMES`."""
+"""The ledgers, which remember claims and outcomes. A new ledger is one folder and one line in `SCHEMES`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY_MS: Final = 86_400_000
 DAY_US: Final = DAY_MS * 1000
 RETENTION_US: Final = 30 * DAY_US  # unless set
 
-#: URL scheme -> module, class, extra. Imported only when asked for: cold starts count.
+#: URL scheme -> module, class, extra. Imported only when needed: cold starts count.
 SCHEMES: Final = {
     "memory": ("oncebridge.ledgers.memory", "MemoryLedger", ""),
     "sqlite": ("oncebridge.ledgers.sqlite.ledger", "SQLiteLedger", ""),
@@ -30,7 +30,7 @@ SCHEMES: Final = {
     "dynamodb": ("oncebridge.ledgers.dynamodb.ledger", "DynamoDBLedger", "aws"),
 }
 
-# Python's own words for a URL that it cannot read quote parts of it, and with them a password.
+# Python's errors for a URL that it cannot parse quote parts of it, and so perhaps a password.
 _UNREADABLE: Final = (
     "ledger: this URL cannot be read; put an IPv6 address in brackets, write the port as a number, and "
     "percent-encode special characters of the password (@ is %40, / is %2F, : is %3A, # is %23)"
@@ -49,7 +49,7 @@ def ledger_from_url(url: str, *, retention_us: int = RETENTION_US) -> Ledger:
     scheme = scheme_of(url)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        # The URL itself may hold a password: only its scheme is shown, where it has one for sure.
+        # The URL itself may hold a password: only its scheme is shown, if it surely has one.
         shown = scheme if scheme and "://" in url else "a URL without a scheme"
         raise ConfigurationError(f"ledger: no ledger for {shown!r}; use one of {known}")
     module, name, extra = SCHEMES[scheme]
@@ -69,7 +69,7 @@ def ledger_from_url(url: str, *, retention_us: int = RETENTION_US) -> Ledger:
 
 
 def kind_of(ledger: Ledger, url: str) -> str:
-    """Return the scheme of a ledger: of the URL that names it, or of any that would; else what its class is called."""
+    """Return the scheme of a ledger: that of its URL, or one that would make it; else the name of its class."""
     schemes = [scheme for scheme, (module, name, _) in SCHEMES.items() if _is(ledger, module, name)]
     scheme = scheme_of(url)
     return scheme if scheme in schemes else (schemes or [type(ledger).__name__])[0]
@@ -80,7 +80,7 @@ def _is(ledger: Ledger, module: str, name: str) -> bool:
 
 
 def scheme_of(url: str) -> str:
-    """Return which kind of ledger a URL names; empty where it names none."""
+    """Return the kind of ledger that a URL names; empty if it names none."""
     try:
         return urlsplit(url).scheme
     except ValueError:

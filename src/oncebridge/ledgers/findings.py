@@ -1,4 +1,4 @@
-"""What an examination finds: one finding for each thing that it looked at."""
+"""The findings of an examination: one for each thing that it checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-CLOCK_US_MAX: Final = 5_000_000  # further apart than that, two clocks have not heard of each other
+CLOCK_US_MAX: Final = 5_000_000  # clocks that differ by more are not synchronised
 
 
 class Level(StrEnum):
@@ -19,28 +19,28 @@ class Level(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that an examination looked at: what was found, and what to do about it."""
+    """One thing that an examination checked: the finding, and the fix."""
 
     level: Level
     subject: str
     found: str
     fix: str = ""
-    #: What the promise loses by it, as a reason that fits behind "because"; empty where it loses nothing.
+    #: The part of the promise that is lost, as a reason that fits after "because"; empty if nothing is lost.
     weakens: str = ""
 
 
 def good(subject: str, found: str, fix: str = "", *, weakens: str = "") -> Finding:
-    """Say that something is as it should be, or good enough."""
+    """Report that something is right, or good enough."""
     return Finding(level=Level.GOOD, subject=subject, found=found, fix=fix, weakens=weakens)
 
 
 def warning(subject: str, found: str, fix: str, *, weakens: str = "") -> Finding:
-    """Say what would better be changed."""
+    """Report something that should be changed."""
     return Finding(level=Level.WARNING, subject=subject, found=found, fix=fix, weakens=weakens)
 
 
 def wrong(subject: str, found: str, fix: str, *, weakens: str = "") -> Finding:
-    """Say what must be changed."""
+    """Report something that must be changed."""
     return Finding(level=Level.WRONG, subject=subject, found=found, fix=fix, weakens=weakens)
 
 

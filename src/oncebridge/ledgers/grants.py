@@ -1,6 +1,6 @@
 """What a ledger grants, fences and frees: pure decisions on records and entities, with no rule of order among them.
 
-A ledger fetches the records of a call, lets these functions work out what they become, and writes that back, all in
+A ledger fetches the records of a call, computes with these functions how they change, and writes them back, all in
 one atomic step. Ledgers that decide inside their server (Lua, SQL) follow the same rules there; the contract and random
 histories compare them.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a ledger remembers of one event for one handler. Times are the ledger's, in microseconds."""
+    """A ledger's record of one event for one handler. Times are the ledger's, in microseconds."""
 
     status: Status
     token: int = 0
@@ -47,21 +47,21 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a ledger remembers of an entity: who holds it, and bytes that it does not look into."""
+    """A ledger's record of an entity: who holds it, and bytes that are opaque to the ledger."""
 
     #: The top token of the chain that holds it, or held it last.
     token: int = 0
     #: Of the call that claimed it, while it is held.
     nonce: bytes = b""
     lease_until_us: int = 0  # 0: not held
-    #: Whether its present holder found the lease before run out. The next settle says so in its data.
+    #: Whether its present holder found that the previous lease ran out. The next settle notes that in its data.
     ran_out: bool = False
     data: bytes = b""
     changed_us: int = 0
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """One claim call: its nonce, which only its own repeat sends again, the lease, and the ledger's time."""
+    """One claim call: its nonce, which only its own repeat has too, the lease, and the ledger's time."""
 
     nonce: bytes
     lease_us: int
@@ -77,7 +77,7 @@ class Granted(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Whether a claim was in force, and what record and entity become; None where they stay."""
+    """Whether a claim was in force, and the new record and entity; None where they stay."""
 
     ok: bool
     record: Record | None = None
@@ -85,7 +85,7 @@ class Kept(NamedTuple):
 
 
 def next_token(previous: int, now_us: int) -> int:
-    """Return a token above every earlier one, even those of a record that was forgotten since."""
+    """Return a token above every earlier one, even those of a record that has been forgotten."""
     return max(previous + 1, now_us)
 
 
@@ -93,7 +93,7 @@ def next_token(previous: int, now_us: int) -> int:
 
 
 def claim_fact(ask: Ask, record: Record | None, call: Call) -> tuple[Answer, Record | None]:
-    """Answer the ask for a fact; the record is None where it stays."""
+    """Answer the ask for a fact; the record is None if it stays."""
     if record is None and not ask.redrive:  # nearly always
         token = next_token(0, call.now_us)
         return Answer(Verdict.FRESH, token), _claimed(ask, None, token, call, call.now_us + call.lease_us)
@@ -169,7 +169,7 @@ def _grant(
 def _granted_again(
     answers: list[Answer | None], records: Sequence[Record | None], entity: Entity, call: Call
 ) -> Granted:
-    """Answer the repeat of a call whose reply was lost as that reply did."""
+    """Answer the repeat of a call whose reply was lost with the same answers."""
     chain = Chain(top=entity.token, data=entity.data, ran_out=entity.ran_out, now_us=call.now_us)
     for place, record in enumerate(records):
         if answers[place] is None and record is not None and record.nonce == call.nonce:
@@ -182,7 +182,7 @@ def _answered(answers: Sequence[Answer | None], otherwise: Answer) -> Granted:
 
 
 def _known(ask: Ask, record: Record | None) -> Answer | None:
-    """Answer an ask for which the record alone speaks: there is nothing to claim."""
+    """Answer an ask that the record alone decides: there is nothing to claim."""
     if record is None:
         return Answer(Verdict.REPUBLISH) if ask.redrive else None
     if has_other_content(ask, record.content):
@@ -193,7 +193,7 @@ def _known(ask: Ask, record: Record | None) -> Answer | None:
 
 
 def _ran_out(record: Record | None) -> bool:
-    """Return whether a claim was never settled. Asked only once its lease is known to be over."""
+    """Return whether a claim was never settled. Called only once its lease is known to have ended."""
     return record is not None and record.status is Status.CLAIMED
 
 

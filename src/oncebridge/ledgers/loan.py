@@ -15,14 +15,14 @@ class Loan(Generic[T]):
     """A context manager made of a generator, as `contextlib` makes them, which can also be ended from outside.
 
     The exception of a signal's handler may strike in `__enter__` after the generator has run, or in `__exit__` before
-    it goes on. Then `with` ends nothing, and what the generator holds is held for as long as the traceback is kept:
+    it resumes. Then `with` ends nothing, and the generator's resources are held for as long as the traceback is kept:
     in a notebook, until the next error. So the caller calls `close` in a `finally`.
     """
 
     def __init__(self, steps: Generator[T, None, None]) -> None:
         """Take a generator that yields once; it has not begun."""
         self._steps = steps
-        #: Lets go of everything, unless that was done. The generator's own: no function of ours can be interrupted.
+        #: Releases everything, unless that was done. The generator's own method: none of ours is free of interrupts.
         self.close: Callable[[], None] = steps.close
 
     def __enter__(self) -> T:
@@ -32,7 +32,7 @@ class Loan(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let the generator go on, with the error if there is one."""
+        """Resume the generator, with the error if there is one."""
         if error is None:
             if next(self._steps, None) is not None:
                 raise RuntimeError("a loan yields once")

@@ -32,7 +32,7 @@ class Changes:
         self.entities: dict[bytes, Entity] = {}
 
     def add(self, ask: Ask, kept: Kept, letter: Letter | None = None) -> None:
-        """Take what becomes of one claim."""
+        """Add the changes of one claim."""
         if kept.record is not None:
             self.records[ask.key, ask.handler] = ask, kept.record, letter
         if kept.entity is not None and ask.entity is not None:
@@ -60,10 +60,10 @@ class MemoryLedger:
         return f"<MemoryLedger {len(self.records)} events, {len(self.entities)} entities, {len(self.letters)} dead>"
 
     def before_fork(self) -> None:
-        """Do nothing: whatever is half written is finished in the child."""
+        """Do nothing: a half-finished write is finished in the child."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on in the child with a copy of everything, and a lock that nobody holds."""
+        """Go on in the child with a copy of everything, and a free lock."""
         if in_child:
             self._lock = threading.Lock()
 
@@ -82,7 +82,7 @@ class MemoryLedger:
             return self._secret
 
     def close(self) -> None:
-        """Keep everything: there is nothing to let go of."""
+        """Keep everything: there is nothing to release."""
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
         """Answer each fact by itself, and the states of an entity as a chain."""
@@ -118,7 +118,7 @@ class MemoryLedger:
         return granted.answers
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
-        """Move the lease of claims in force."""
+        """Extend the leases of claims in force."""
         with self._lock:
             self._finish_writing()
             call = Call(b"", lease_us, self._clock.now_us())
@@ -152,8 +152,8 @@ class MemoryLedger:
         return kept.ok
 
     def _write(self, changes: Changes) -> None:
-        # Noted in one step, and forgotten when it is written: what an interrupt or a fork cuts short is written by the
-        # next call.
+        # Noted in one step, and dropped when it is written: a write that an interrupt or a fork cut short is finished
+        # by the next call.
         self._unwritten = changes
         self._finish_writing()
 
@@ -172,13 +172,13 @@ class MemoryLedger:
         self._unwritten = None
 
     def get(self, key: bytes) -> list[Entry]:
-        """Return the event's records, with what dead letters hold."""
+        """Return the event's records, with the content of dead letters."""
         with self._lock:
             self._finish_writing()
             return [self._entry(at, raw=True) for at in self.records if at[0] == key]
 
     def scan(self, query: Query) -> Iterator[Entry]:
-        """Return what matches, the longest unchanged first."""
+        """Return the matching entries, the longest unchanged first."""
         with self._lock:
             entries = self._entity_entries(query) if query.entities else map(self._entry, self._matching(query))
             found = sorted(entries, key=lambda entry: entry.changed_us)
@@ -225,7 +225,7 @@ class MemoryLedger:
             return dict(Counter(record.status for record in self.records.values()))
 
     def examine(self) -> Iterator[Finding]:
-        """Say the one thing that there is to say."""
+        """Report the one finding that applies."""
         yield wrong(
             "memory",
             "events and dead letters are gone when the process ends, and other processes do not see them",
@@ -237,7 +237,7 @@ class MemoryLedger:
         """Do nothing: there are no tables."""
 
     def purge(self, *, older_than_us: int) -> int:
-        """Forget what was settled before then, and entities that rest since."""
+        """Forget events settled before then, and entities unused since."""
         with self._lock:
             before_us = self._clock.now_us() - older_than_us
             old = [

@@ -1,4 +1,4 @@
-"""What every ledger can do. The same rules for all are in `oncebridge.testing.ledger_contract`."""
+"""The interface of every ledger. The rules that all of them follow are in `oncebridge.testing.ledger_contract`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Entry(Discreet, msgspec.Struct, frozen=True, kw_only=True):
-    """What a ledger knows of one event for one handler, or of an entity's newest state, for people to read."""
+    """A ledger's entry of one event for one handler, or of an entity's newest state, for people to read."""
 
     shown = ("key", "handler", "status", "topic", "time_ms", "attempts", "reason")
 
@@ -33,11 +33,11 @@ class Entry(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     changed_us: int = 0
     retry_at_us: int = 0
     lease_until_us: int = 0
-    #: Where the ledger keeps it, for those that need to be told; goes back in `Ask.home`.
+    #: Where the ledger keeps it, for ledgers that need this; passed back in `Ask.home`.
     home: bytes | None = None
     #: Of a dead letter.
     reason: str = ""
-    #: Only from `get`: what a dead letter holds may be personal data.
+    #: Only from `get`: the content of a dead letter may be personal data.
     raw: bytes | None = None
     detail: str = ""
 
@@ -61,7 +61,7 @@ class Entry(Discreet, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scan looks for; what is not set does not matter. Times are those of the last change."""
+    """Conditions of a scan; those that are not set match everything. Times are those of the last change."""
 
     statuses: frozenset[Status] = frozenset()
     #: Only events of which a dead letter is kept, whatever their status.
@@ -77,7 +77,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
 
     def is_about(self, *subjects: bytes | None) -> bool:
-        """Return whether what belongs to this conversation and this user is looked for."""
+        """Return whether the query names no subject, or one of these: a conversation, a user."""
         return self.subject is None or self.subject in subjects
 
     def matches(self, status: Status, topic: str, changed_us: int, letter: str | None) -> bool:
@@ -104,21 +104,21 @@ class Ledger(Protocol):
     def open(self, secret: bytes | None) -> bytes:
         """Connect, and return the secret for keys.
 
-        Without one given, the ledger makes one inside itself, atomically. With another than the ledger was
-        first opened with, it raises `LedgerRefused`.
+        Without one given, the ledger makes one inside itself, atomically. If the ledger was first opened with another
+        secret, it raises `LedgerRefused`.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections; the ledger may be opened again."""
+        """Close connections; the ledger may be opened again."""
         ...
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
-        """Ask for events; return an answer for each, in order.
+        """Claim events; return an answer for each, in order.
 
         A granted claim has a token and runs for `lease_us` microseconds by the ledger's clock. The states of a chain
-        have tokens in a row, and one lease. The same nonce, eight random bytes, again means the same call again, and
-        gets the same answers.
+        have consecutive tokens, and one lease. A call with the same nonce, eight random bytes, is a repeat, and gets
+        the same answers.
         """
         ...
 
@@ -134,11 +134,11 @@ class Ledger(Protocol):
         ...
 
     def get(self, key: bytes) -> list[Entry]:
-        """Return what is known of one event, for each handler, dead letters with their raw."""
+        """Return the entries of one event, one for each handler, dead letters with their raw."""
         ...
 
     def scan(self, query: Query) -> Iterator[Entry]:
-        """Return what matches, the longest unchanged first, without raw."""
+        """Return the matching entries, the longest unchanged first, without raw."""
         ...
 
     def counts(self) -> dict[Status, int]:
@@ -146,7 +146,7 @@ class Ledger(Protocol):
         ...
 
     def migrate(self) -> None:
-        """Bring the ledger's own tables up to date; safe to repeat, and while workers work."""
+        """Bring the ledger's own tables up to date; safe to repeat, and while workers run."""
         ...
 
     def purge(self, *, older_than_us: int) -> int:
@@ -169,11 +169,11 @@ class SettlesInTransaction(Protocol):
 
 @runtime_checkable
 class TransactsInSQL(SettlesInTransaction, Protocol):
-    """One whose transaction is a connection to a database, in which the user's own tables may be."""
+    """One whose transaction is a connection to a database, which may hold the user's own tables."""
 
     @property
     def dialect(self) -> Literal["sqlite", "postgres"]:
-        """Which SQL is spoken there."""
+        """The SQL dialect of that database."""
         ...
 
 
@@ -182,7 +182,7 @@ class SettlesAhead(Protocol):
     """A ledger whose settles can be under way while the caller goes on."""
 
     def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
-        """Start to end claims. The function returned waits for the answer, and raises what `settle` would."""
+        """Start to settle claims. The function returned waits for the answer, and raises what `settle` would."""
         ...
 
 
@@ -195,13 +195,13 @@ class MayBecomeAnother(Protocol):
 
     @property
     def is_another(self) -> bool:
-        """Whether it has to be opened again, for the secret that counts now."""
+        """Whether it must be opened again, for the secret that is valid now."""
         ...
 
 
 @runtime_checkable
 class MayForget(Protocol):
-    """A ledger that may forget what it has acknowledged, in a crash, a failover or by hand, and works on."""
+    """A ledger that may forget acknowledged events, in a crash, a failover or by hand, and goes on."""
 
     @property
     def may_forget(self) -> bool:
@@ -211,8 +211,8 @@ class MayForget(Protocol):
 
 @runtime_checkable
 class Examines(Protocol):
-    """A ledger that can look at its own server. It is open when it is asked."""
+    """A ledger that can examine its own server. It is open at that time."""
 
     def examine(self) -> Iterator[Finding]:
-        """Look at what the promise rests on: settings, versions, clocks, permissions."""
+        """Check everything that the promise depends on: settings, versions, clocks, permissions."""
         ...

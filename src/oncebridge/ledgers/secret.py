@@ -17,7 +17,7 @@ CHECK: Final = "secret check"
 
 
 def first_kept(secret: bytes | None) -> dict[str, bytes]:
-    """Return what a new ledger keeps: its own secret, or a check of the one that was given."""
+    """Return the value that a new ledger keeps: its own secret, or a check of the given one."""
     return {CHECK: _check(secret)} if secret else {SECRET: secrets.token_bytes(32)}
 
 

@@ -1,7 +1,7 @@
 """One record per move, for logs and counters: the only place that logs or counts.
 
-Records hold keys, topics and verdicts, never what a payload says: contact-centre events are full of
-phone numbers, names and transcripts.
+Records hold keys, topics and verdicts, never payload content: contact-centre events are full of phone numbers, names
+and transcripts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Books:
     """Counts the deliveries of one run, each in exactly one column."""
 
     def __init__(self) -> None:
-        """Start at nought."""
+        """Start at zero."""
         self.received = 0
         self._columns = dict.fromkeys(COLUMNS, 0)
         self._lock = threading.Lock()
@@ -43,14 +43,14 @@ class Books:
         """Do nothing: the books stay the parent's."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Start at nought in the child: their scope is one process."""
+        """Start at zero in the child: their scope is one process."""
         if in_child:
             self.received = 0
             self._columns = dict.fromkeys(COLUMNS, 0)
             self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        """Show what has happened so far."""
+        """Show the books so far."""
         filled = ", ".join(f"{name} {number}" for name, number in self._columns.items() if number)
         return f"<Books received {self.received}: {filled or 'nothing settled'}>"
 
@@ -60,13 +60,13 @@ class Books:
             self.received += number
 
     def enter(self, *columns: str) -> None:
-        """Note where deliveries ended."""
+        """Note the columns that deliveries ended in."""
         with self._lock:
             for column, number in Counter(columns).items():
                 self._columns[column] += number
 
     def as_dict(self) -> dict[str, int | bool]:
-        """Return the books; whatever has no column yet is still retrying."""
+        """Return the books; a delivery without a column is still retrying."""
         with self._lock:
             columns = dict(self._columns)
             columns["retrying"] += self.received - sum(columns.values())
@@ -85,10 +85,10 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempt: int = 1
     reason: str = ""
     duration_ms: float | None = None
-    #: How old the event was when it was asked for, by its own time and this machine's clock; of what is handed back,
-    #: how long the oldest of it has waited.
+    #: How old the event was when it was claimed, by its own time and this machine's clock; for a hand-back, how long
+    #: the oldest delivery in it has waited.
     age_ms: int | None = None
-    #: Of deliveries: the column of the books that they belong to, and how many there are that are alike.
+    #: For deliveries: their column of the books, and how many of them are alike.
     column: str = ""
     number: int = 1
 
@@ -101,11 +101,11 @@ class Telemetry:
         self._observers = observers
 
     def add(self, observer: Callable[[Move], None]) -> None:
-        """Call one more with every move from now on."""
+        """Add an observer, which is called with every move from now on."""
         self._observers = (*self._observers, observer)
 
     def has(self, kind: type) -> bool:
-        """Return whether an observer of this kind is there already."""
+        """Return whether there is an observer of this kind."""
         return any(isinstance(observer, kind) for observer in self._observers)
 
     @property
@@ -115,7 +115,7 @@ class Telemetry:
 
     @property
     def listening(self) -> bool:
-        """Whether moves are wanted at all: making them costs time."""
+        """Whether anyone listens to moves: making them costs time."""
         return bool(self._observers) or logger.isEnabledFor(logging.INFO)
 
     def record(self, move: Move) -> None:
@@ -132,7 +132,7 @@ class Telemetry:
                 observer(move)
             except Exception as error:
                 if was_raised_by_signal(error):
-                    raise  # meant for more than the observer that it struck
+                    raise  # concerns more than the observer that it struck
                 logger.exception("an observer failed; the event is not affected")
 
     def warn(self, message: str, **fields: object) -> None:

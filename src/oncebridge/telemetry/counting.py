@@ -1,6 +1,6 @@
-"""What moves add up to in this process: one aggregate for every way out, so that no two of them disagree.
+"""The totals of moves in this process: one aggregate for every exporter, so that no two of them disagree.
 
-Topics come from outside and may hold any text; as labels they are few, and plain.
+Topics come from outside and may hold any text; as labels they are few and plain.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9 .:_{}/-]*")
 
 
 class Topics:
-    """Says under which label a topic is counted.
+    """Decides under which label a topic is counted.
 
-    Those that we know ourselves are labels; so are others that look like a topic, but only the first of them. A topic
-    that may not be a label is counted under its family's, or under `other`.
+    Known topics are labels; so are others that look like a topic, but only the first few. A topic that may not be a
+    label is counted under its family's, or under `other`.
     """
 
     def __init__(self, known: Iterable[str] = (), *, others: int = TOPICS_MAX) -> None:
@@ -74,18 +74,18 @@ def _is_plain(topic: str) -> bool:
 
 
 def _without_ids(topic: str, family: str) -> str:
-    """Write a topic as its family does; where that leaves the rest open, with the topic's own rest."""
+    """Write a topic as its family does; where the family ends in `*`, with the topic's own rest."""
     start = family.removesuffix("*")
     return family if start == family else start + topic.split(".", start.count("."))[-1]
 
 
-# --- what is counted and measured: one row each ------------------------------------------------------------------
+# --- counters and measures: one row each -------------------------------------------------------------------------
 
 Labels: TypeAlias = tuple[str, ...]
 
 
 class Count(NamedTuple):
-    """Something that is counted: moves of one kind, by labels."""
+    """A counter: moves of one kind, by labels."""
 
     name: str
     explained: str
@@ -95,7 +95,7 @@ class Count(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Something that is measured: a value that some moves have."""
+    """A measurement: a value that some moves have."""
 
     name: str
     explained: str
@@ -118,23 +118,23 @@ _ENDS: Final = (Outcome.DONE, Outcome.DEAD)
 
 
 def _handler_seconds(move: Move) -> float | None:
-    """Read how long a handler had an event; a claim that was given back untried, or buried, was no handler's."""
+    """Return how long a handler had an event; None for a claim given back untried, or buried without a handler."""
     if move.duration_ms is None or move.verdict != _FRESH or move.outcome == _RELEASE:
         return None
     return move.duration_ms / 1000
 
 
 def _age_seconds(move: Move) -> float | None:
-    """Read how old an event was when it was granted; clocks differ, but nothing is younger than new."""
+    """Return how old an event was when it was claimed, never below zero although clocks differ."""
     return None if move.age_ms is None or move.verdict != _FRESH else max(0, move.age_ms) / 1000
 
 
 def _attempts(move: Move) -> int | None:
-    """Read at which attempt an event came to its end."""
+    """Return the attempt at which an event ended."""
     return move.attempt if move.outcome in _ENDS and move.verdict == _FRESH else None
 
 
-#: By the move that is counted.
+#: By the move that they count.
 COUNTS: Final = {
     "delivered": Count(
         "deliveries", "Deliveries, each in one column of the books.", ("verdict", "outcome", "column", "topic"),
@@ -150,7 +150,7 @@ COUNTS: Final = {
         lambda move, topic: (topic, move.handler),
     ),
     "refused": Count(
-        "refused_dead_letters", "Dead letters that were not kept, since there were too many; they come again.",
+        "refused_dead_letters", "Dead letters that were not kept, since there were too many; they are redelivered.",
         ("topic", "handler"), lambda move, topic: (topic, move.handler),
     ),
 }  # fmt: skip
@@ -161,7 +161,7 @@ MEASURES: Final = (
         (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900),
         ("settled", "lost"), _handler_seconds, labels=("handler",),
     ),
-    # From what is usual to what Genesys and EventBridge still deliver after days of trying.
+    # From the usual to the days for which Genesys and EventBridge still retry.
     Measure(
         "event_age_seconds", "How old events were when a handler was to get them.", "s",
         (0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600, 14_400, 86_400, 345_600), ("claimed",), _age_seconds,
@@ -174,7 +174,7 @@ MEASURES: Final = (
 
 
 def measured(move: Move) -> Iterator[tuple[Measure, float]]:
-    """Yield what a move has to measure."""
+    """Yield the measured values of a move."""
     for measure in MEASURES_OF.get(move.move, ()):
         value = measure.read(move)
         if value is not None:
@@ -192,7 +192,7 @@ MEASURES_OF: Final = {
 
 
 class Spread:
-    """How some values are spread: how many are at most each bound, and their sum; each value too, where wanted."""
+    """The distribution of some values: how many are at most each bound, and their sum; each value too, if wanted."""
 
     def __init__(self, bounds: tuple[float, ...], *, each: bool) -> None:
         """Start without values."""
@@ -203,14 +203,14 @@ class Spread:
         self.values: list[float] | None = [] if each else None
 
     def add(self, value: float) -> None:
-        """Take one value in."""
+        """Add one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
         if self.values is not None:
             self.values.append(value)
 
     def copy(self) -> Spread:
-        """Return one that stays as it is."""
+        """Return an independent copy."""
         other = Spread(self.bounds, each=False)
         other.counts, other.sum = self.counts.copy(), self.sum
         other.values = None if self.values is None else self.values.copy()
@@ -227,7 +227,7 @@ class Totals:
     """All counts and measures since the beginning, or since they were last taken; by name, then by labels."""
 
     def __init__(self, *, each: bool) -> None:
-        """Start at nought; `each` keeps every value of a spread."""
+        """Start at zero; `each` keeps every value of a spread."""
         self.each = each
         self.counts: dict[str, dict[Labels, int]] = {count.name: {} for count in COUNTS.values()}
         self.spreads: dict[str, dict[Labels, Spread]] = {measure.name: {} for measure in MEASURES}
@@ -238,7 +238,7 @@ class Totals:
         return any(self.counts.values()) or any(self.spreads.values())
 
     def add(self, move: Move, topic: str) -> None:
-        """Take one move in, under the label of its topic."""
+        """Add one move, under the label of its topic."""
         alike = (move.move, topic, move.handler, move.verdict, move.outcome, move.column)
         place = self._places.get(alike)
         if place is None:
@@ -254,7 +254,7 @@ class Totals:
                 spreads[handler].add(value)
 
     def _place(self, move: Move, topic: str) -> _Place:
-        """Find where moves like this one are counted: there are few kinds, and each is looked up once."""
+        """Return the counters and measures for moves like this one: there are few kinds, and each is looked up once."""
         count = COUNTS.get(move.move)
         counts = None if count is None else self.counts[count.name]
         measures = MEASURES_OF.get(move.move, ())
@@ -265,7 +265,7 @@ class Totals:
         )
 
     def copy(self) -> Totals:
-        """Return some that stay as they are."""
+        """Return an independent copy."""
         other = Totals(each=self.each)
         other.counts = {name: counts.copy() for name, counts in self.counts.items()}
         other.spreads = {
@@ -276,14 +276,14 @@ class Totals:
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """Totals as another process can be given them."""
+    """Totals in a form that can be sent to another process."""
 
     counts: dict[str, list[tuple[Labels, int]]]
     spreads: dict[str, list[tuple[Labels, list[int], float]]]
 
     @classmethod
     def of(cls, totals: Totals) -> Packed:
-        """Pack the counts; single values are left behind."""
+        """Pack the counts; single values are dropped."""
         return cls(
             {name: list(counts.items()) for name, counts in totals.counts.items()},
             {
@@ -308,7 +308,7 @@ class Counts:
     """Counts moves: an observer for `Telemetry`, safe in threads."""
 
     def __init__(self, topics: Topics, *, each: bool = False) -> None:
-        """Take what says how topics are called here; `each` keeps every value of a spread."""
+        """Take the labels of topics; `each` keeps every value of a spread."""
         self._topics = topics
         self._totals = Totals(each=each)
         self._lock = threading.Lock()
@@ -318,7 +318,7 @@ class Counts:
         """Do nothing: the counts stay the parent's."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Begin anew in the child: the sum of both would count moves twice."""
+        """Start over in the child: the sum of both would count moves twice."""
         if in_child:
             self._totals = Totals(each=self._totals.each)
             self._lock = threading.Lock()
@@ -335,7 +335,7 @@ class Counts:
             return self._totals.copy()
 
     def take(self) -> Totals:
-        """Return the counts, and begin again."""
+        """Return the counts, and start over."""
         with self._lock:
             taken, self._totals = self._totals, Totals(each=self._totals.each)
             return taken

@@ -1,7 +1,7 @@
-"""Metrics for CloudWatch out of Lambda: its embedded metric format, lines of JSON on standard output.
+"""Metrics for CloudWatch from Lambda: its embedded metric format, lines of JSON on standard output.
 
-CloudWatch bills each combination of dimensions by itself. So there are few of them, each with few values: a topic is
-one that the settings, the handlers or the built-in profiles name, whatever comes in.
+CloudWatch bills each combination of dimensions separately. So there are few of them, each with few values: a topic is
+one that the settings, the handlers or the built-in profiles name, whatever else arrives.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Content: TypeAlias = tuple[dict[str, str], dict[str, Any]]
 
 VALUES_MAX: Final = 100  # of one metric in one document, by the format
 
-#: Written whenever anything is, noughts too: an alarm then has something to look at.
+#: Written whenever anything is, zeros too, so that an alarm has data.
 _COLUMNS: Final = {
     "DeadLetters": "dead", "Conflicts": "conflict", "Unhandled": "unhandled", "Retrying": "retrying",
 }  # fmt: skip
 _UNITS: Final = {"HandlerTime": "Milliseconds", "EventAge": "Seconds", "OldestUnfinished": "Seconds"}
-#: By which dimensions each metric is kept; all others by function alone.
+#: The dimensions of each metric; all others have the function alone.
 _DIMENSIONS: Final[dict[str, Dimensions]] = {
     "Deliveries": (("Function",), ("Function", "Verdict"), ("Function", "Topic")),
     "Settled": (("Function", "Outcome"),),
@@ -44,10 +44,10 @@ _BY_FUNCTION: Final[Dimensions] = (("Function",),)
 
 
 class EmbeddedMetrics:
-    """Counts the moves of one invocation, and writes them out when it is over."""
+    """Counts the moves of one invocation, and writes them out when it ends."""
 
     def __init__(self, *, namespace: str, function: str, clock: Clock, known: Iterable[str] = ()) -> None:
-        """Take where the metrics belong, and topics that are known beside the built-in ones."""
+        """Take the metrics' namespace and function, and topics that are known beside the built-in ones."""
         self._namespace = namespace
         self._function = function
         self._clock = clock
@@ -89,7 +89,7 @@ class EmbeddedMetrics:
 def documents(
     totals: Totals, oldest_ms: int | None = None, *, namespace: str, function: str, timestamp_ms: int
 ) -> list[dict[str, Any]]:
-    """Write totals as documents: one of the whole, more of it for many values, and one per topic, verdict and outcome.
+    """Write totals as documents: one of the whole, more for many values, and one per topic, verdict and outcome.
 
     No number is in two of them, so the sum over log lines is CloudWatch's.
     """
@@ -109,7 +109,7 @@ def documents(
 
 
 def _whole(totals: Totals, oldest_ms: int | None) -> Iterator[Content]:
-    """Yield the metrics without a dimension but the function; none if nothing was counted or handed back."""
+    """Yield the metrics whose only dimension is the function; none if nothing was counted or handed back."""
     if not totals and oldest_ms is None:
         return
     columns: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def _whole(totals: Totals, oldest_ms: int | None) -> Iterator[Content]:
 
 
 def _groups(totals: Totals) -> Iterator[Content]:
-    """Yield deliveries and settled claims, those of the same topic, verdict and outcome together."""
+    """Yield deliveries and settled claims, grouped by topic, verdict and outcome."""
     groups: dict[tuple[str, str, str], Counter[str]] = {}
     for (verdict, outcome, _, topic), number in totals.counts["deliveries"].items():
         groups.setdefault((topic, verdict, outcome), Counter())["Deliveries"] += number

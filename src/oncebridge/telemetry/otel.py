@@ -1,4 +1,4 @@
-"""Metrics and spans for OpenTelemetry, where the program around the bridge has set it up."""
+"""Metrics and spans for OpenTelemetry, if the program around the bridge has set it up."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NAMES: Final = {"handler_seconds": "handler.duration", "event_age_seconds": "ev
 
 
 def observe_with_otel(telemetry: Telemetry, clock: Clock, known: Iterable[str] = ()) -> None:
-    """Add what counts for OpenTelemetry, once, if the program has given it somewhere to send things.
+    """Add the observer for OpenTelemetry, once, if the program has configured a provider.
 
-    It is looked for only where it is loaded already: a program that has set it up has loaded it, and for others that
+    Checked only if its library is loaded already: a program that has set it up has loaded it, and for others loading it
     would take longer than everything else at a cold start.
     """
     if "opentelemetry" not in sys.modules or telemetry.has(OpenTelemetry):
@@ -91,5 +91,5 @@ def _histogram(meter: Meter, measure: Measure) -> Histogram:
         return meter.create_histogram(
             name, measure.unit, measure.explained, explicit_bucket_boundaries_advisory=measure.bounds
         )
-    except TypeError:  # before 1.30 bounds were the program's to give, in a view
+    except TypeError:  # before 1.30 only the program could set bounds, in a view
         return meter.create_histogram(name, measure.unit, measure.explained)

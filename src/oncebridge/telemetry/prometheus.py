@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, to be fetched from a port of this process."""
+"""Metrics for Prometheus, served on a port of this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STOP_SECONDS: Final = 5.0
 
 
 class Prometheus:
-    """Counts moves: an observer for `Telemetry`, and what answers when Prometheus comes by."""
+    """Counts moves: an observer for `Telemetry`, and the collector that Prometheus scrapes."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         """Take topics that are known beside the built-in ones; raise `MissingExtra` without prometheus_client."""
@@ -38,7 +38,8 @@ class Prometheus:
             ) from None
         self._counts = Counts(Topics(known))
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        #: One of our own: what others keep in this process is theirs to show. It has memory, files and time used too.
+        #: A registry of our own: metrics of the surrounding program are not ours to show. It also has memory, files and
+        #: CPU.
         self.registry: CollectorRegistry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
@@ -48,11 +49,11 @@ class Prometheus:
         self._counts(move)
 
     def gauge(self, name: str, explained: str, read: Callable[[], float]) -> None:
-        """Show a number as `oncebridge_NAME`, read anew each time; where it is unknown it is left out."""
+        """Show a number as `oncebridge_NAME`, read at each scrape; it is left out while it is unknown."""
         self._gauges[name] = (explained, read)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> Served:
-        """Answer on a port, in a thread of its own; 0 lets the system choose one."""
+        """Serve on a port, in a thread of its own; with 0 the system chooses one."""
         from prometheus_client import start_http_server
 
         try:
@@ -61,7 +62,7 @@ class Prometheus:
             raise ConfigurationError(f"metrics: cannot answer on {host} port {port}: {error}; name another") from None
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric: by this name the library asks for them."""
+        """Yield every metric; the library calls this method by its name."""
         yield from families(self._counts.read())
         yield from self._read_gauges()
 
@@ -78,7 +79,7 @@ class Prometheus:
 
 
 def families(totals: Totals) -> Iterator[Metric]:
-    """Write counts and measures in the form of the library."""
+    """Convert counts and measures to the library's form."""
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     for count in COUNTS.values():
@@ -102,11 +103,11 @@ class Served(msgspec.Struct, frozen=True):
 
     @property
     def port(self) -> int:
-        """The port that it answers on."""
+        """The port that it listens on."""
         return self.server.server_port
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self.server.shutdown()
         self.server.server_close()
         self.thread.join(STOP_SECONDS)

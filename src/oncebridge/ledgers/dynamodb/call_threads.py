@@ -19,19 +19,19 @@ R = TypeVar("R")
 
 
 class _Batch(Generic[T, R]):
-    """The calls of one batch, and what came of them so far."""
+    """The calls of one batch, and their results so far."""
 
     def __init__(self, work: Callable[[T], R]) -> None:
         self._work = work
         self.answers: SimpleQueue[tuple[int, R | None, Exception | None]] = SimpleQueue()
-        #: Whether nobody waits for it any more: what has not begun is left alone.
+        #: Whether the caller has stopped waiting for it: calls that have not begun are skipped.
         self.is_over = False
 
     def run(self, place: int, item: T) -> None:
         if not self.is_over:
             try:
                 self.answers.put((place, self._work(item), None))
-            except Exception as error:  # noqa: BLE001 - raised again where it is waited for
+            except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
                 self.answers.put((place, None, error))
 
 
@@ -50,7 +50,7 @@ class CallThreads:
         self._calls: SimpleQueue[_Call] = SimpleQueue()
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return what came of each, in order; if any failed, raise the error of the first when all are over."""
+        """Return the result of each, in order; if any failed, raise the first error once all calls have ended."""
         batch = _Batch(work)
         try:
             for place, item in enumerate(items):
@@ -64,20 +64,20 @@ class CallThreads:
         return [answer for _, answer, _ in ends]  # type: ignore[misc]  # an answer where there is no error
 
     def make_ready(self, number: int) -> None:
-        """Have threads for so many calls at once; one caller at a time."""
+        """Have threads for this many calls at once; one caller at a time."""
         wanted = min(number, self._most)
         if self._started < wanted:
             start([background(_work, self._calls, name=f"{self._name}-{at}") for at in range(self._started, wanted)])
-            self._started = wanted  # after that: an interrupt may leave a few too many, but never none
+            self._started = wanted  # last: an interrupt may leave a few too many, but never none
 
     def close(self) -> None:
-        """Let the threads end, each after the call that it makes."""
+        """End the threads, each after its present call."""
         for _ in range(self._started):
             self._calls.put(None)
         self._started = 0
 
     def __del__(self) -> None:
-        """Let the threads end: nobody can give them anything to do any more."""
+        """End the threads: no more calls can arrive."""
         self.close()
 
 
@@ -85,4 +85,4 @@ def _work(calls: SimpleQueue[_Call]) -> None:
     while (call := calls.get()) is not None:
         batch, place, item = call
         batch.run(place, item)
-        del call, batch, item  # what a batch holds is not kept until the next one
+        del call, batch, item  # the content of a batch is not kept until the next one

@@ -1,6 +1,6 @@
-"""Errors of DynamoDB, translated: a condition that did not hold, something to be changed, or trouble that may pass.
+"""Errors of DynamoDB, translated: a condition that did not hold, something to be changed, or an error that may pass.
 
-`oncebridge.amazon` says what each error means. An unknown one may pass: every call of the ledger may be repeated.
+`oncebridge.amazon` has the meaning of each error. An unknown one may pass: every call of the ledger may be repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a table is, in words for errors; a password in the address stays out of them."""
+    """The place of a table, in words for errors, without a password in its address."""
 
     table: str
     region: str | None = None
@@ -55,14 +55,14 @@ class ConditionFailed(Exception):
     """A condition did not hold, so nothing was written; with the items that were found instead."""
 
     def __init__(self, items: list[Item | None], codes: list[str]) -> None:
-        """Take, for each write, the item that was found and what became of the write."""
+        """Take, for each write, the item found and the reason that DynamoDB gives for that write."""
         super().__init__("a condition did not hold")
         self.items = items
         self.codes = codes
 
     @property
     def item(self) -> Item | None:
-        """What was found where there was one write."""
+        """The item that was found, of a single write."""
         return self.items[0]
 
 
@@ -71,15 +71,15 @@ class NoTable(LedgerRefused):
 
 
 class AlreadyThere(LedgerRefused):
-    """There is such a table already, or another process is just making it."""
+    """There is such a table already, or another process is just creating it."""
 
 
 class Passing(Exception):
-    """An error that may be over at the next try."""
+    """An error that may be gone at the next try."""
 
 
 CONDITION_FAILED: Final = "ConditionalCheckFailed"
-#: What only this ledger knows to say.
+#: The words for errors of this ledger alone.
 _OWN_WORDS: Final = {
     Meaning.REGION: (
         "no such AWS region or endpoint; name it in the URL (dynamodb://table?region=eu-central-1) or "
@@ -91,9 +91,9 @@ _OWN_WORDS: Final = {
     ),
     Meaning.THROTTLED: "requests are throttled; use on-demand billing or raise the table's capacity",
 }
-#: The rights that an operation needs, where IAM does not call them by its name.
+#: The rights that an operation needs, where IAM has other names for them.
 _ACTIONS: Final = {
-    "transact_write_items": "PutItem, dynamodb:UpdateItem and dynamodb:ConditionCheckItem",
+    "transact_write_items": "PutItem and dynamodb:UpdateItem",
     "transact_get_items": "GetItem",
 }
 

@@ -1,4 +1,4 @@
-"""What the promise of the DynamoDB ledger rests on: the table's settings, its time, and what this worker may do."""
+"""Checks everything that the promise of a DynamoDB ledger depends on: the table's settings, its time, permissions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.dynamodb.errors import ConditionFailed
-from oncebridge.ledgers.dynamodb.items import check, delete, event_key, put, update
+from oncebridge.ledgers.dynamodb.items import delete, event_key, put, update
 from oncebridge.ledgers.dynamodb.schema import KEYS, META, expires
 from oncebridge.ledgers.findings import Finding, clocks, good, warning, wrong
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def examined(table: Table) -> Iterator[Finding]:
-    """Look at everything; what this worker may not look at is said, and no reason to stop."""
+    """Check everything; a check that this worker lacks the rights for is reported, and does not stop the rest."""
     yield from _seen("table", "dynamodb:DescribeTable", lambda: _table_findings(table))
     yield from _seen("time to live", "dynamodb:DescribeTimeToLive", lambda: [_time_to_live(table)])
     yield from _seen("recovery", "dynamodb:DescribeContinuousBackups", lambda: [_recovery(table)])
@@ -131,7 +131,7 @@ def _secret(table: Table) -> Finding:
 
 
 def _clock(table: Table) -> Finding:
-    """Compare clocks; DynamoDB's is known within bounds. AWS refuses what is signed five minutes off."""
+    """Compare clocks; DynamoDB's is known within bounds. AWS refuses requests signed five minutes off."""
     earliest_us, latest_us = table.time.bounds()
     here_us = table.clock.now_us()
     return clocks(max(earliest_us - here_us, here_us - latest_us, 0))
@@ -145,7 +145,6 @@ def _permissions(table: Table) -> Finding:
         "PutItem": [put(nowhere, never)],
         "UpdateItem": [update(nowhere, {"status": ""}, never)],
         "DeleteItem": [delete(nowhere, never)],
-        "ConditionCheckItem": [check(nowhere, never), put(META, never)],
     }
     missing = [action for action, writes in tries.items() if not _may(table, writes)]
     if not missing:

@@ -7,8 +7,8 @@ One table, keys `pk` and `sk`:
     entity#KEY  entity            who holds an entity, and bytes of its newest state
     ledger      meta              schema and secret
 
-In clear are topics, event times and envelope ids; everything else of a payload is a keyed digest, but for what
-dead letters hold. Times ending in _us are microseconds, `expires` is in seconds: DynamoDB's time to live.
+In clear are topics, event times and envelope ids; everything else of a payload is a keyed digest, except the content of
+dead letters. Times ending in _us are microseconds, `expires` is in seconds: DynamoDB's time to live.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Ask
 
-#: As DynamoDB has it: attribute -> {type: value}.
+#: In DynamoDB's form: attribute -> {type: value}.
 Item = dict[str, dict[str, Any]]
-#: What must hold for a write: attribute, operator, value. None: that there is no such item.
+#: The condition of a write: attribute, operator, value. None: the item must not exist.
 Condition = list[tuple[str, str, Any]] | None
 
 EVENT: Final = "event#"
@@ -37,16 +37,17 @@ HANDLER: Final = "handler#"
 LETTER: Final = "letter#"
 ENTITY: Final = "entity#"
 EXPIRES: Final = "expires"
-#: Attributes that exist only while a dead letter is kept: its id, how many further parts, its reason, its beginning.
+#: Attributes that exist only while a dead letter is kept: its id, the number of further parts, its reason, its
+#: beginning.
 OF_LETTER: Final = ("letter", "parts", "reason", "head")
-#: Who may be asked about an event, and what it was: written once.
+#: The topic, the time and the subjects of an event: written once.
 ABOUT: Final = ("topic", "time_ms", "conversation", "user")
 
 _RECORD_DEFAULTS: Final = {"nonce": b"", "lease_until_us": 0, "alone": False, "retry_at_us": 0}
 
 
 class Write(Discreet, msgspec.Struct, frozen=True):
-    """One conditional write: `Put`, `Update`, `Delete` or `ConditionCheck`, with its arguments."""
+    """One conditional write: `Put`, `Update` or `Delete`, with its arguments."""
 
     shown = ("kind",)
 
@@ -58,22 +59,22 @@ class Write(Discreet, msgspec.Struct, frozen=True):
 
 
 def event_key(key: bytes, handler: str) -> Item:
-    """Return where the record of an event is."""
+    """Return the key of an event's record."""
     return wrapped({"pk": EVENT + key.hex(), "sk": HANDLER + handler})
 
 
 def part_key(key: bytes, letter: str, number: int) -> Item:
-    """Return where a part of a letter is."""
+    """Return the key of a part of a letter."""
     return wrapped({"pk": EVENT + key.hex(), "sk": f"{LETTER}{letter}#{number:04d}"})
 
 
 def entity_key(entity: bytes) -> Item:
-    """Return where an entity is."""
+    """Return the key of an entity."""
     return wrapped({"pk": ENTITY + entity.hex(), "sk": "entity"})
 
 
 def wrapped(attributes: Mapping[str, Any]) -> Item:
-    """Write values as DynamoDB has them; None is left out."""
+    """Write values in DynamoDB's form; None is left out."""
     return {name: _wrap(value) for name, value in attributes.items() if value is not None}
 
 
@@ -86,7 +87,7 @@ def _wrap(value: Any) -> dict[str, Any]:
 
 
 def unwrapped(item: Item) -> dict[str, Any]:
-    """Read values as DynamoDB has them."""
+    """Read values in DynamoDB's form."""
     return {name: _unwrap(*next(iter(value.items()))) for name, value in item.items()}
 
 
@@ -96,11 +97,11 @@ def _unwrap(kind: str, value: Any) -> Any:
     return bytes(value) if kind == "B" else value
 
 
-# --- what is stored ----------------------------------------------------------------------------------
+# --- stored items --------------------------------------------------------------------------------------
 
 
 class Stored(Discreet, msgspec.Struct, frozen=True):
-    """An item as it was seen: what it says, and the revision that a write on top of it is conditional on."""
+    """An item as it was read: its attributes, and the revision that a later write is conditional on."""
 
     shown = ("expired",)
 
@@ -110,7 +111,7 @@ class Stored(Discreet, msgspec.Struct, frozen=True):
 
     @property
     def seen(self) -> Condition:
-        """The condition that the item is still the one that was seen."""
+        """The condition that the item has not changed since it was read."""
         return [("rev", "=", self.said["rev"])] if self.said else None
 
     @property
@@ -190,13 +191,13 @@ OF_FIRST_SCHEMA: Final = ("state", "moment", "newest", "line", "unsure", "envelo
 
 
 def stored(item: Item | None, now_us: int) -> Stored:
-    """Read an item; what has outlived the retention for sure counts as forgotten."""
+    """Read an item; one that has surely outlived the retention counts as forgotten."""
     said = unwrapped(item) if item else {}
     return Stored(said, expired=EXPIRES in said and said[EXPIRES] * 1_000_000 <= now_us)
 
 
 def record_attributes(record: Record) -> dict[str, Any]:
-    """Return what is written of a record; what is as usual is None, and takes no room."""
+    """Return the attributes of a record; defaults are None, and take no room."""
     said = {name: getattr(record, name) for name in ("token", "attempts", "content", "envelope", "changed_us")}
     usual = {name: getattr(record, name) for name in _RECORD_DEFAULTS}
     changed = {name: None if value == _RECORD_DEFAULTS[name] else value for name, value in usual.items()}
@@ -204,12 +205,12 @@ def record_attributes(record: Record) -> dict[str, Any]:
 
 
 def about(ask: Ask) -> dict[str, Any]:
-    """Return what is written of an ask, once."""
+    """Return the attributes of an ask, which are written once."""
     return {**{name: getattr(ask, name) for name in ABOUT}, "entity": ask.entity}
 
 
 def entity_attributes(entity: Entity) -> dict[str, Any]:
-    """Return what is written of an entity."""
+    """Return the attributes of an entity."""
     return {
         "token": entity.token,
         "nonce": entity.nonce or None,
@@ -229,20 +230,15 @@ def put(item: Item, condition: Condition) -> Write:
     return Write("Put", {"Item": item, **_conditional(condition)})
 
 
-def check(key: Item, condition: Condition) -> Write:
-    """Write nothing, but let what is written with it depend on another item."""
-    return Write("ConditionCheck", {"Key": key, **_conditional(condition)})
-
-
 def delete(key: Item, condition: Condition) -> Write:
     """Remove an item."""
     return Write("Delete", {"Key": key, **_conditional(condition)})
 
 
 def update(key: Item, changes: Mapping[str, Any], condition: Sequence[tuple[str, str, Any]], **more: int) -> Write:
-    """Change some attributes of an item that is there: None removes one, `more` adds to a number.
+    """Change some attributes of an existing item: None removes one, `more` adds to a number.
 
-    The revision always moves on.
+    The revision always increases.
     """
     more["rev"] = 1
     conditional = _conditional(list(condition))
@@ -258,7 +254,7 @@ def update(key: Item, changes: Mapping[str, Any], condition: Sequence[tuple[str,
 
 
 def _conditional(condition: Condition) -> dict[str, Any]:
-    """Write a condition; where it fails, the answer is to show the item, which saves reading it."""
+    """Write a condition; if it fails, the answer shows the item, which saves reading it."""
     shown = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if condition is None:
         nothing = {"ConditionExpression": "attribute_not_exists(#pk)", "ExpressionAttributeNames": {"#pk": "pk"}}

@@ -1,7 +1,7 @@
 """The ledger in a DynamoDB table: conditional writes, one for each verb and event where that is possible.
 
-DynamoDB keeps one item consistent at a time, so everything hangs on conditions: no worker ever reads first and
-hopes. It has no clock to ask, so leases are judged by the `Date` of its answers (`server_time`).
+DynamoDB keeps one item consistent at a time, so everything depends on conditions: no worker relies on an earlier read.
+It has no clock to ask, so leases are judged by the `Date` of its answers (`server_time`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-SETTLE_WITHIN_US: Final = 10_000_000  # whoever settles knows the lease, and asks again
+SETTLE_WITHIN_US: Final = 10_000_000  # the caller knows the lease, and retries
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
 
 
@@ -51,7 +51,7 @@ class DynamoDBLedger:
         endpoint_url: str | None = None,
         retention_us: int = RETENTION_US,
     ) -> None:
-        """Remember where the table is; it is reached by `open`. A clock is given only by tests."""
+        """Remember the table; `open` connects to it. Only tests pass a clock."""
         self.place = Place(table, region, endpoint_url)
         self._clock: Clock = SystemClock()
         self._time: ServerTime = DateTime(self._clock) if clock is None else GivenTime(clock)
@@ -66,7 +66,7 @@ class DynamoDBLedger:
         """Do nothing: calls of other threads go on in the parent."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Begin anew in a child: it has none of the threads, and connections would mix up both sides' answers."""
+        """Start over in a child: it has none of the threads, and shared connections would mix up the answers."""
         if in_child:
             forks.leave_to_parent(self._connection, self._threads)
             self._lock = threading.Lock()
@@ -108,11 +108,11 @@ class DynamoDBLedger:
         return agreed
 
     def migrate(self) -> None:
-        """Create the table where it is missing, and let DynamoDB remove what has expired."""
+        """Create the table if it is missing, and have DynamoDB remove expired items."""
         schema.migrate(self._reached())
 
     def close(self) -> None:
-        """Let go of connections and threads."""
+        """Close connections and end threads."""
         with self._lock:
             connection, self._connection = self._connection, None
             threads, self._threads = self._threads, None
@@ -144,7 +144,7 @@ class DynamoDBLedger:
         return self._connection or self._reached()
 
     def _each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Work on all at once, as far as there are connections; what fails fails once nothing is under way."""
+        """Run `work` on all items in parallel, as far as connections allow; raise only once all calls have ended."""
         if len(items) <= 1:
             return [work(item) for item in items]
         with self._lock:
@@ -157,7 +157,7 @@ class DynamoDBLedger:
     # --- claim, extend, settle -----------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
-        """Ask for each fact and each chain at the same time."""
+        """Claim every fact and every chain at the same time."""
         table = self._table
         patience = table.patience(min(PATIENCE_US, lease_us // 2))
         contradictions = self._time.contradictions
@@ -184,7 +184,7 @@ class DynamoDBLedger:
         return results
 
     def _renewed(self, asks: Sequence[Ask], answers: list[Answer], lease_us: int) -> list[Answer]:
-        """Let claims run from now on, where the time turned out to be another: this machine may have been frozen."""
+        """Extend claims from now if the time turned out to be wrong: this machine may have been frozen."""
         granted = [n for n, answer in enumerate(answers) if answer.token]
         claims = [Claim(asks[n], answers[n].token, chain=answers[n].chain) for n in granted]
         kept = self.extend(claims, lease_us=lease_us)
@@ -192,12 +192,12 @@ class DynamoDBLedger:
         return [Answer(Verdict.BUSY, busy_us=lease_us) if n in lost else one for n, one in enumerate(answers)]
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
-        """Move the lease of claims in force."""
+        """Extend the leases of claims in force."""
         table = self._table
         patience = table.patience(min(PATIENCE_US, lease_us // 3))
         contradictions = self._time.contradictions
         kept = self._each(lambda claim: moves.extend(table, patience, claim, lease_us), claims)
-        if self._time.contradictions != contradictions:  # it is later than was thought: once more, by the right time
+        if self._time.contradictions != contradictions:  # it is later than assumed: once more, by the right time
             kept = self._each(lambda claim: moves.extend(table, patience, claim, lease_us), claims)
         return kept
 
@@ -219,11 +219,11 @@ class DynamoDBLedger:
     # --- reading and upkeep --------------------------------------------------------------------------
 
     def get(self, key: bytes) -> list[Entry]:
-        """Return the event's items, with what dead letters hold."""
+        """Return the event's items, with the content of dead letters."""
         return search.entries_of(self._table, key)
 
     def scan(self, query: Query) -> Iterator[Entry]:
-        """Return what matches, the longest unchanged first; this reads the whole table."""
+        """Return the matching entries, the longest unchanged first; this reads the whole table."""
         yield from search.found(self._table, query)
 
     def counts(self) -> dict[Status, int]:
@@ -235,5 +235,5 @@ class DynamoDBLedger:
         return search.purge(self._table, older_than_us, self._each)
 
     def examine(self) -> Iterator[Finding]:
-        """Look at the table's settings, the clock, and what this worker may do."""
+        """Check the table's settings, the clock, and this worker's permissions."""
         return examined(self._table)

@@ -1,8 +1,8 @@
 """Dead letters of the DynamoDB ledger: the beginning in the event's own item, the rest in further ones.
 
-An item holds at most 400 KB, an event up to 1 MB. The further parts are written before the write that makes the
-event dead and names them, and removed after the one that no longer does: whoever reads never sees half a letter.
-What a crash leaves in between is found by `purge`.
+An item holds at most 400 KB, an event up to 1 MB. The further parts are written before the write that makes the event
+dead and names them, and removed after the write that no longer does: a reader never sees half a letter. `purge` finds
+parts that a crash leaves in between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oncebridge.ledgers.dynamodb.items import LETTER, Item, Stored, part_key, wr
 if TYPE_CHECKING:
     from oncebridge.ledgers.dynamodb.table import Patience, Table
 
-#: Every write of an item is paid for by its size, a refused one too: a large letter stays out of its event's item.
+#: Every write of an item is billed by its size, a refused one too: a large letter stays out of its event's item.
 HEAD_BYTES: Final = 32_768
 PART_BYTES: Final = 380_000
 
@@ -42,12 +42,12 @@ class Written(Discreet, msgspec.Struct, frozen=True):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What the event's item says of it."""
+        """The attributes that name it in the event's item."""
         return {"letter": self.letter, "parts": self.parts, "reason": self.reason, "head": self.head}
 
 
 def write_parts(table: Table, patience: Patience, key: bytes, letter: Letter) -> Written:
-    """Store what does not fit into the event's own item, under an id of its own."""
+    """Store the parts that do not fit into the event's own item, under an id of their own."""
     text = _encode(letter)
     rest = [text[start : start + PART_BYTES] for start in range(HEAD_BYTES, len(text), PART_BYTES)]
     written = Written(key, secrets.token_hex(8), len(rest), letter.reason, text[:HEAD_BYTES])
@@ -58,7 +58,7 @@ def write_parts(table: Table, patience: Patience, key: bytes, letter: Letter) ->
 
 
 def remove_parts(table: Table, patience: Patience, key: bytes, letter: tuple[str, int] | None) -> None:
-    """Remove the parts of a letter that no event names any more; what cannot be reached now is left to `purge`."""
+    """Remove the parts of a letter that no event names any more; those out of reach now are left to `purge`."""
     name, parts = letter or ("", 0)
     with suppress(LedgerUnavailable):
         for number in range(1, parts + 1):
@@ -66,7 +66,7 @@ def remove_parts(table: Table, patience: Patience, key: bytes, letter: tuple[str
 
 
 def read_letter(table: Table, patience: Patience, key: bytes, event: Stored) -> Letter | None:
-    """Put a letter together; None where it was removed meanwhile."""
+    """Join a letter; None if it was removed meanwhile."""
     if event.letter is None:
         return None
     name, parts = event.letter
@@ -88,5 +88,5 @@ def letter_of_part(said: dict[str, Any]) -> str:
 
 
 def key_of(said: dict[str, Any]) -> Item:
-    """Return where an item is."""
+    """Return the key of an item."""
     return wrapped({"pk": said["pk"], "sk": said["sk"]})

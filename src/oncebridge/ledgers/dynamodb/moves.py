@@ -1,7 +1,7 @@
-"""The moves of events: claim, extend, settle, each a conditional write on what was seen.
+"""The moves of events: claim, extend, settle, each a write on the condition that the item has not changed.
 
-A fact is one item, and every verb one write: a claim supposes that the event is new, a settle or an extend that
-the claim is in force. Only where that turns out wrong, the answer shows the item, and the pure rules decide on it.
+A fact is one item, and every verb one write: a claim assumes that the event is new, a settle or an extend that the
+claim is in force. Only if that is wrong, the answer shows the item, and the pure rules decide on it.
 
 The states of an entity are a chain. A claim reads all of it at one moment, takes the entity's lease by one conditional
 update, and then writes the records, each by itself: nobody else can change them meanwhile. A settle ends any number of
@@ -48,12 +48,12 @@ CHAIN_MAX: Final = 90  # states of an entity in one call: DynamoDB reads and wri
 
 
 def record_key(ask: Ask) -> Item:
-    """Return where the record of an event is."""
+    """Return the key of an event's record."""
     return event_key(ask.key, ask.handler)
 
 
 def key_of_entity(ask: Ask) -> Item:
-    """Return where a state's entity is."""
+    """Return the key of a state's entity."""
     assert ask.entity is not None
     return entity_key(ask.entity)
 
@@ -62,16 +62,16 @@ def key_of_entity(ask: Ask) -> Item:
 
 
 def claim(table: Table, patience: Patience, asks: Sequence[Ask], nonce: bytes, lease_us: int) -> list[Answer]:
-    """Ask for one fact, or for the states of one entity."""
+    """Claim one fact, or the states of one entity."""
     if asks[0].entity is None:
         return [_claim_fact(table, patience, asks[0], nonce, lease_us)]
-    behind = [Answer(Verdict.BUSY)] * (len(asks) - CHAIN_MAX)  # they are asked for again once these have ended
+    behind = [Answer(Verdict.BUSY)] * (len(asks) - CHAIN_MAX)  # they are claimed again once these have ended
     return _claim_chain(table, patience, asks[:CHAIN_MAX], nonce, lease_us) + behind
 
 
 def _claim_fact(table: Table, patience: Patience, ask: Ask, nonce: bytes, lease_us: int) -> Answer:
     contention = Contention(table, patience)
-    # A fact is supposed to be new: if not, the refused write shows it.
+    # A fact is assumed to be new: if it is not, the refused write shows it.
     event = table.read(patience, record_key(ask)) if ask.redrive else _NOTHING
     while True:
         call = table.calling(nonce, lease_us)
@@ -100,7 +100,7 @@ def _claim_chain(table: Table, patience: Patience, asks: Sequence[Ask], nonce: b
             for place, record in granted.records:
                 table.write(patience, _record_write(table, asks[place], events[place], record, call))
         except ConditionFailed:
-            # Another worker was quicker, or this very call was: then it goes on where it was cut off.
+            # Another worker was faster, or this very call was: then it resumes where it was cut off.
             contention.again()
             continue
         return granted.answers
@@ -109,7 +109,7 @@ def _claim_chain(table: Table, patience: Patience, asks: Sequence[Ask], nonce: b
 def _resumed(
     asks: Sequence[Ask], records: Sequence[Record | None], entity: Entity | None, call: Call
 ) -> Granted | None:
-    """Go on where this very call was cut off, with the entity held but not all records written; None if it was not."""
+    """Resume this very call, cut off with the entity held but not all records written; None if it was not."""
     if entity is None or not entity.lease_until_us or entity.nonce != call.nonce:
         return None
     # As if the entity were free again: the same asks are granted, and their tokens end with the entity's.
@@ -132,7 +132,7 @@ def _resumed(
 
 
 def _record_write(table: Table, ask: Ask, event: Stored, record: Record, call: Call) -> Write:
-    """Write a record over what was seen; a new one with all that is known of the event."""
+    """Write a record on the condition that it has not changed; a new one with all data of the event."""
     said = {**record_attributes(record), EXPIRES: table.expires() if record.status in SETTLED else None}
     if event.record is None:
         return put(record_key(ask) | wrapped({**said, **about(ask), "rev": call.now_us}), event.seen)
@@ -141,7 +141,7 @@ def _record_write(table: Table, ask: Ask, event: Stored, record: Record, call: C
 
 
 def _entity_write(table: Table, ask: Ask, entity: Stored, held: Entity, call: Call) -> Write:
-    """Write an entity over what was seen. While it is held it does not expire."""
+    """Write an entity on the condition that it has not changed. While it is held it does not expire."""
     said = {**entity_attributes(held), EXPIRES: None if held.lease_until_us else table.expires()}
     if entity.entity is None:
         return put(key_of_entity(ask) | wrapped({**said, "rev": call.now_us}), entity.seen)
@@ -154,7 +154,7 @@ def _entity_write(table: Table, ask: Ask, entity: Stored, held: Entity, call: Ca
 def extend(table: Table, patience: Patience, claim: Claim, lease_us: int) -> bool:
     """Extend one claim, if it is in force; a state's whole chain with it.
 
-    Only ever longer: an extension that was held up on its way must not take back a later one.
+    Only ever longer: a delayed extension must not undo a later one.
     """
     ask = claim.ask
     contention = Contention(table, patience)
@@ -237,7 +237,7 @@ def _settle_fact(table: Table, patience: Patience, settlement: Settlement, writt
 def _settle_chain(
     table: Table, patience: Patience, settlements: Sequence[Settlement], written: Sequence[Written | None]
 ) -> list[_End]:
-    """End states of one chain and write their entity, all or nothing; where that fails, those that are in force."""
+    """End states of one chain and write their entity, all or nothing; if that fails, only those in force."""
     contention = Contention(table, patience)
     asks = [one.claim.ask for one in settlements]
     while True:
@@ -262,14 +262,14 @@ def _settle_chain(
 
 
 def _after(before: Stored, settlement: Settlement, written: Written | None) -> Stored:
-    """Return what a settled event says of its letter: all that is of interest then."""
+    """Return the letter's attributes after a settle: nothing else is needed then."""
     if written is not None:
         return Stored(written.attributes)
     return _NOTHING if Status(settlement.outcome.value) in SETTLED else before
 
 
 def settle_write(table: Table, settlement: Settlement, now_us: int, written: Written | None) -> Write:
-    """Write the end of a claim on the condition that it is in force: what `settle_claim` says, as one update."""
+    """Write the end of a claim on the condition that it is in force: the result of `settle_claim`, as one update."""
     claim, outcome = settlement.claim, settlement.outcome
     over = Status(outcome.value) in SETTLED and outcome is not Outcome.DEAD
     changes: dict[str, Any] = {
@@ -288,10 +288,10 @@ def settle_write(table: Table, settlement: Settlement, now_us: int, written: Wri
 
 
 def entity_settle_write(table: Table, settlement: Settlement, now_us: int) -> Write:
-    """Write the entity of a chain of which this is the last end in a call.
+    """Write the entity of a chain for the last end in a call.
 
-    On the condition of the top token alone: while the entity is held, its holder alone changes it, and an extension
-    from the background is no reason to start again.
+    On the condition of the top token alone: while the entity is held, only its holder changes it, and an extension from
+    the background is no reason to start again.
     """
     claim = settlement.claim
     assert claim.chain is not None

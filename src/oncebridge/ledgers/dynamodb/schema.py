@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 1
 KEYS: Final = [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}]
 META: Final = wrapped({"pk": "ledger", "sk": "meta"})
-_OPENING_US: Final = 10_000_000  # whoever mistyped an address is waiting for the answer
+_OPENING_US: Final = 10_000_000  # the user who mistyped an address is waiting for the answer
 _MAKING_US: Final = 120_000_000  # AWS takes some seconds, now and then more
 
 
 def opened(table: Table, secret: bytes | None) -> bytes:
-    """Agree on the secret with whoever opened the table first: one conditional write decides who that was."""
+    """Agree on the secret with the process that opened the table first: one conditional write decides that."""
     patience = table.patience(_OPENING_US)
     meta = table.read(patience, META)
     if not meta.said:
         first = {name.replace(" ", "_"): value for name, value in first_kept(secret).items()}
         item = META | wrapped({**first, "schema": SCHEMA_VERSION, "rev": table.now_us()})
-        with suppress(ConditionFailed):  # somebody else was quicker, or this very write was repeated
+        with suppress(ConditionFailed):  # another process was faster, or this very write was repeated
             table.write(patience, put(item, None))
         meta = table.read(patience, META)
     if meta.said["schema"] > SCHEMA_VERSION:
@@ -39,7 +39,7 @@ def opened(table: Table, secret: bytes | None) -> bytes:
 
 
 def migrate(table: Table) -> None:
-    """Create the table where it is missing, wait until it can be used, and switch its time to live on."""
+    """Create the table if it is missing, wait until it can be used, and switch its time to live on."""
     patience = table.patience(_MAKING_US)
     description = _description(table, patience)
     if description is None:
@@ -56,14 +56,14 @@ def migrate(table: Table) -> None:
 
 
 def expires(table: Table, patience: Patience) -> bool:
-    """Return whether DynamoDB removes what has expired."""
+    """Return whether DynamoDB removes expired items."""
     response = table.on_table(patience, "describe_time_to_live", needs="TimeToLiveDescription")
     found = response["TimeToLiveDescription"]
     return found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and found.get("AttributeName") == EXPIRES
 
 
 def _description(table: Table, patience: Patience) -> dict[str, Any] | None:
-    """Describe the table; None where there is none."""
+    """Describe the table; None if there is none."""
     try:
         return dict(table.on_table(patience, "describe_table", needs="Table")["Table"])
     except NoTable:
@@ -71,8 +71,8 @@ def _description(table: Table, patience: Patience) -> dict[str, Any] | None:
 
 
 def _create(table: Table, patience: Patience) -> None:
-    """Create the table, safe from being deleted by mistake; paid by request, so that nothing throttles at first."""
-    with suppress(AlreadyThere):  # somebody else was quicker, or this very call was repeated
+    """Create the table, protected from deletion; billed by request, so that nothing throttles at first."""
+    with suppress(AlreadyThere):  # another process was faster, or this very call was repeated
         table.on_table(
             patience,
             "create_table",
@@ -88,5 +88,5 @@ def _let_expire(table: Table, patience: Patience) -> None:
     try:
         table.on_table(patience, "update_time_to_live", TimeToLiveSpecification=enabled)
     except LedgerRefused:
-        if not expires(table, patience):  # else somebody else was quicker
+        if not expires(table, patience):  # else another process was faster
             raise

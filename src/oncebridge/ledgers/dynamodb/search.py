@@ -1,6 +1,6 @@
-"""Looking things up in the DynamoDB ledger, and forgetting: for people and upkeep.
+"""Searches the DynamoDB ledger, and forgets: for people and upkeep.
 
-One event is found by its key. All else reads the whole table, page by page: no worker ever does that.
+One event is found by its key. Every other search reads the whole table, page by page: no worker ever does that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: How long a part of a letter may wait for the event that names it, before it counts as left by a crash.
 ORPHAN_US: Final = 3_600_000_000
-#: Without what letters hold.
+#: Without the content of letters.
 _SHOWN: Final = (
     *("pk", "sk", "rev", "status", "token", "attempts", "changed_us", "retry_at_us", "lease_until_us", "nonce"),
     *("letter", "parts", "reason", "entity", "data", "expires", *OF_FIRST_SCHEMA),
@@ -42,7 +42,7 @@ _SHOWN: Final = (
 
 
 def entries_of(table: Table, key: bytes) -> list[Entry]:
-    """Return what is known of one event, for each handler, with what dead letters hold."""
+    """Return the entries of one event, one for each handler, with the content of dead letters."""
     patience = table.patience()
     while True:
         values = wrapped({":pk": EVENT + key.hex(), ":handler": HANDLER})
@@ -85,7 +85,7 @@ def _lease_on_entity(table: Table, said: dict[str, Any]) -> int:
 
 
 def found(table: Table, query: Query) -> list[Entry]:
-    """Return what matches, the longest unchanged first."""
+    """Return the matching entries, the longest unchanged first."""
     if query.entities:
         return _newest_states(table, query)
     found = sorted(
@@ -144,7 +144,7 @@ def _matches(query: Query, said: dict[str, Any]) -> bool:
 def purge(
     table: Table, older_than_us: int, each: Callable[[Callable[[Stored], bool], list[Stored]], list[bool]]
 ) -> int:
-    """Forget what was settled before then, entities that rest since, and parts of letters that nobody names."""
+    """Forget events settled before then, entities unused since, and parts of letters that no event names."""
     before_us = table.now_us() - older_than_us
     events = [event for event in _events(table) if _is_over(event.said) and event.said["changed_us"] < before_us]
     forgotten = sum(each(lambda event: _forget(table, event), events))
@@ -164,7 +164,7 @@ def _is_over(said: dict[str, Any]) -> bool:
 
 
 def _forget(table: Table, item: Stored) -> bool:
-    """Remove an item, unless it has changed since it was seen."""
+    """Remove an item, unless it has changed since it was read."""
     try:
         table.write(table.patience(), delete(key_of(item.said), item.seen))
     except ConditionFailed as failed:

@@ -1,4 +1,4 @@
-"""What time it is at DynamoDB, which has no clock to ask: worked out from the `Date` of its answers.
+"""The time at DynamoDB, which has no clock to ask: computed from the `Date` of its answers.
 
 A date is a whole second, written somewhere between request and answer: it bounds the difference between the
 server's time and this process' monotonic clock from both sides. Many answers together bound it closely. The
@@ -26,20 +26,20 @@ DRIFT_US: Final = 2_000
 
 
 class Bounds(NamedTuple):
-    """The moments between which it is now. Whether a lease is over is judged by the earliest."""
+    """The moments between which the present time lies. A lease has ended only if it has by the earliest."""
 
     earliest_us: int
     latest_us: int
 
 
 class ServerTime(Protocol):
-    """Tells what time it is for the ledger."""
+    """Knows the ledger's time."""
 
-    #: How often the time turned out to be another than was thought, such as after a machine was frozen.
+    #: How often the assumed time turned out to be wrong, such as after a machine was frozen.
     contradictions: int
 
     def bounds(self) -> Bounds:
-        """Return between which moments it is now."""
+        """Return the moments between which the present time lies."""
         ...
 
     def hear(self, date: str | None, sent_us: int) -> None:
@@ -61,11 +61,11 @@ class GivenTime:
         return Bounds(now_us, now_us)
 
     def hear(self, date: str | None, sent_us: int) -> None:
-        """Learn nothing: the clock knows."""
+        """Ignore it: the clock is exact."""
 
 
 class DateTime:
-    """The time that the dates of answers tell."""
+    """The time according to the dates of answers."""
 
     def __init__(self, clock: Clock) -> None:
         """Take the clock whose monotonic time is compared with the dates."""
@@ -76,7 +76,7 @@ class DateTime:
         forks.register(self)
 
     def before_fork(self) -> None:
-        """Do nothing: what is known stays true on both sides."""
+        """Do nothing: the bounds stay true on both sides."""
 
     def after_fork(self, *, in_child: bool) -> None:
         """Take a new lock in a child: another thread may have held this one."""
@@ -84,7 +84,7 @@ class DateTime:
             self._lock = threading.Lock()
 
     def bounds(self) -> Bounds:
-        """Return between which moments it is now; the longer nothing was heard, the further apart they are."""
+        """Return the moments between which the present time lies; the longer there was no answer, the further apart."""
         with self._lock:
             now_us = self._clock.monotonic_us()
             if self._known is None:
@@ -93,7 +93,7 @@ class DateTime:
         return Bounds(now_us + least, now_us + most)
 
     def hear(self, date: str | None, sent_us: int) -> None:
-        """Narrow the bounds. Where an answer contradicts those before, believe neither until the next one decides."""
+        """Narrow the bounds. If an answer contradicts earlier ones, believe neither until the next one decides."""
         second_us = _read(date)
         if second_us is None:
             return
@@ -118,7 +118,7 @@ class DateTime:
 
 
 def _read(date: str | None) -> int | None:
-    """Read the date of an answer; what is none is not believed."""
+    """Parse the date of an answer; None if it is no date."""
     try:
         moment = parsedate_to_datetime(date or "")
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""The table: calls that wait out passing trouble, and the conditional writes that the ledger is made of.
+"""The table: calls that are repeated through passing errors, and the conditional writes that the ledger consists of.
 
-Nothing is repeated by botocore, whose repeats nobody would know of: every call of the ledger is made so that it
-may be repeated here, with the same arguments, whether or not the one before took effect.
+botocore repeats nothing, since its repeats would go unnoticed: every call of the ledger is made so that it may be
+repeated here, with the same arguments, whether or not the one before took effect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BACKOFF: Final = RetryPolicy(base_seconds=0.025, cap_seconds=1.0)
 
 
 class Patience:
-    """How long one verb tries: below its lease, so that nobody takes over what is still being asked for."""
+    """How long one verb tries: less than its lease, so that nobody takes over a claim that is still being made."""
 
     def __init__(self, clock: Clock, within_us: int) -> None:
         """Start now."""
@@ -41,7 +41,7 @@ class Patience:
         self._until_us = clock.monotonic_us() + within_us
 
     def wait(self, attempt: int, why: str) -> None:
-        """Wait before the next attempt; they are counted from nought."""
+        """Wait before the next attempt; attempts count from zero."""
         seconds = _BACKOFF.delay_seconds(attempt + 1)
         if self._clock.monotonic_us() + seconds * 1_000_000 > self._until_us:
             raise LedgerUnavailable(why)
@@ -49,7 +49,7 @@ class Patience:
 
 
 class Contention(msgspec.Struct):
-    """Counts how often others were quicker, and waits a little longer each time but the first."""
+    """Counts how often others were faster, and waits a little longer each time except the first."""
 
     table: Table
     patience: Patience
@@ -63,7 +63,7 @@ class Contention(msgspec.Struct):
 
 
 def connected(place: Place) -> Any:
-    """Make a client; AWS' own settings say who we are."""
+    """Make a client; AWS' own settings have the credentials."""
     require_boto3("ledger: dynamodb://")
     try:
         return make_client(
@@ -72,7 +72,7 @@ def connected(place: Place) -> Any:
             endpoint=place.endpoint_url,
             read_seconds=READ_SECONDS,
             tries=1,
-            connections=PARALLEL + 2,  # a batch, the background's extensions, and one to look with
+            connections=PARALLEL + 2,  # a batch, the background's extensions, and one to examine with
         )
     except Exception as error:  # noqa: BLE001 - any error of boto3 becomes ours
         trouble = translate_error(error, "open", place)
@@ -85,7 +85,7 @@ class Table:
     """One table, as a client sees it."""
 
     def __init__(self, client: Any, place: Place, *, clock: Clock, time: ServerTime, retention_us: int) -> None:
-        """Take the client, the clock to wait by, and the time to go by."""
+        """Take the client, the clock for waiting, and the server's time."""
         self._client = client
         self.place = place
         self.clock = clock
@@ -97,28 +97,28 @@ class Table:
         return Patience(self.clock, within_us)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._client.close()
 
     # --- time ----------------------------------------------------------------------------------------
 
     def now_us(self) -> int:
-        """Return the earliest that it can be now: what is over by this time is surely over."""
+        """Return the earliest possible present time: a lease that has ended by then has surely ended."""
         return self.time.bounds().earliest_us
 
     def calling(self, nonce: bytes, lease_us: int) -> Call:
-        """Make a call as of now: leases of others are judged by the earliest that it can be, own ones last longer."""
+        """Make a call as of now: leases of others are judged by the earliest possible time, own ones last longer."""
         earliest_us, latest_us = self.time.bounds()
         return Call(nonce, lease_us + latest_us - earliest_us, earliest_us)
 
     def expires(self) -> int:
-        """Return when that which is settled now may be forgotten, in whole seconds."""
+        """Return when an event that is settled now may be forgotten, in whole seconds."""
         return -(-(self.time.bounds().latest_us + self.retention_us) // 1_000_000)
 
     # --- calls ---------------------------------------------------------------------------------------
 
     def call(self, patience: Patience, operation: str, *, needs: str = "", **arguments: Any) -> dict[str, Any]:
-        """Call, until there is an answer, with what is needed in it, or patience ends.
+        """Call until there is an answer, with the field `needs` in it, or patience ends.
 
         Raises:
             ConditionFailed: Nothing was written, or it was already written by the same call before.
@@ -132,7 +132,7 @@ class Table:
             sent_us = self.clock.monotonic_us()
             try:
                 response: dict[str, Any] = method(**arguments)
-            except Exception as error:  # noqa: BLE001 - whatever botocore raises becomes ours
+            except Exception as error:  # noqa: BLE001 - any error of botocore becomes ours
                 self._hear(getattr(error, "response", None), sent_us)
                 trouble = translate_error(error, operation, self.place)
             else:
@@ -141,7 +141,7 @@ class Table:
                     return response
                 trouble = Passing("the answer was cut short")
             if not isinstance(trouble, Passing):
-                # Without what caused it: a refused signature quotes the session's token.
+                # Without its cause: a refused signature quotes the session's token.
                 raise trouble from None
             patience.wait(attempt, f"{self.place}: {trouble}")
             attempt += 1
@@ -157,19 +157,19 @@ class Table:
     # --- reading -------------------------------------------------------------------------------------
 
     def read(self, patience: Patience, key: Item) -> Stored:
-        """Read one item as it is now."""
+        """Read one item, consistently."""
         response = self.on_table(patience, "get_item", Key=key, ConsistentRead=True)
         return stored(response.get("Item"), self.now_us())
 
     def read_together(self, patience: Patience, *keys: Item) -> list[Stored]:
-        """Read items as they are at one moment."""
+        """Read items consistently, all at one moment."""
         gets = [{"Get": {"TableName": self.place.table, "Key": key}} for key in keys]
         responses = self.call(patience, "transact_get_items", needs="Responses", TransactItems=gets)["Responses"]
         now_us = self.now_us()
         return [stored(response.get("Item"), now_us) for response in responses]
 
     def pages(self, patience: Patience, operation: str, **arguments: Any) -> Iterator[Stored]:
-        """Read everything that a query or scan finds."""
+        """Read all items of a query or scan."""
         start: dict[str, Any] = {}
         while True:
             response = self.on_table(patience, operation, needs="Items", ConsistentRead=True, **arguments, **start)
@@ -183,7 +183,7 @@ class Table:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, patience: Patience, *writes: Write, **options: str) -> Stored:
-        """Write one thing by itself, or several together; return what one was before, where that was asked for."""
+        """Write one item by itself, or several together; return the old item of a single write, if requested."""
         if len(writes) == 1:
             (write,) = writes
             response = self.on_table(patience, _SINGLE[write.kind], **write.arguments, **options)
@@ -193,5 +193,5 @@ class Table:
         return Stored({})
 
     def found(self, patience: Patience, failed: ConditionFailed, key: Item) -> Stored:
-        """Return what was in the way of a write; where the answer does not show it, read it."""
+        """Return the item that made a write fail; if the answer does not show it, read it."""
         return stored(failed.item, self.now_us()) if failed.item else self.read(patience, key)

@@ -25,7 +25,7 @@ def settle_with(table: Table, patience: Patience, settlement: Settlement, writes
     Raises:
         ClaimLost: The claim was no longer in force.
         HandlerWriteRefused: A condition of the handler's own did not hold, or it may not write there.
-        PermanentError: What the handler added is no transaction that DynamoDB could ever accept.
+        PermanentError: The handler's writes are no transaction that DynamoDB could ever accept.
 
     """
     ask, chain = settlement.claim.ask, settlement.claim.chain
@@ -48,7 +48,7 @@ def settle_with(table: Table, patience: Patience, settlement: Settlement, writes
 
 
 def _transact(table: Table, patience: Patience, items: list[Any], *, number_of_writes: int) -> None:
-    # By this token DynamoDB knows a repeated call, and answers it as the first.
+    # By this token DynamoDB recognises a repeated call, and answers it like the first.
     token = secrets.token_hex(16)
     try:
         table.call(patience, "transact_write_items", TransactItems=items, ClientRequestToken=token)
@@ -62,5 +62,5 @@ def _transact(table: Table, patience: Patience, items: list[Any], *, number_of_w
     except LedgerRefused as refused:
         if not number_of_writes:
             raise
-        # The claim was written with the same rights, and in the same shape: what is new are the handler's writes.
+        # The claim was written with the same rights, and in the same shape: only the handler's writes are new.
         raise HandlerWriteRefused(f"a write of the handler, or all of them together: {refused}") from None

@@ -16,7 +16,8 @@ from oncebridge.errors import ConfigurationError
 SCHEMA: Final = "oncebridge"
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
-#: What libpq is told where the URL does not say it: give up on a server that is gone, in seconds or milliseconds.
+#: Parameters for libpq that the URL does not set: how long to wait for a server that is gone, in seconds or
+#: milliseconds.
 _DEFAULTS: Final[dict[str, Any]] = {
     "application_name": "oncebridge",
     "connect_timeout": 5,
@@ -56,11 +57,11 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def connect_seconds(self) -> int:
-        """How long it may take to connect to each of its addresses; 0: without end."""
+        """How long connecting to each of its addresses may take; 0: without limit."""
         return max(0, int(self.parameters["connect_timeout"]))
 
     def __repr__(self) -> str:
-        """Show what `str` shows: the parameters hold the password."""
+        """Show the same as `str`: the parameters hold the password."""
         return f"<Address {self}>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
@@ -84,7 +85,7 @@ def _breaks(place: str) -> bool:
 
 
 def _read(url: str) -> dict[str, Any] | None:
-    """Read a URL; None where libpq does not understand it: its own words may quote the password."""
+    """Parse a URL; None if libpq does not understand it: its own words may quote the password."""
     with suppress(psycopg.Error):
         given = conninfo_to_dict(url)
         port, seconds = str(given.get("port", "")), str(given.get("connect_timeout", 0))

@@ -1,6 +1,6 @@
-"""Arrays as the ledger's functions take them, in Postgres' binary format.
+"""Arrays for the ledger's functions, in Postgres' binary format.
 
-psycopg looks at each element of a list to find out its type, which takes longer than the server needs for a batch. Here
+psycopg inspects each element of a list to find its type, which takes longer than the server needs for a batch. Here
 the type is known, and the same in each call, so that a statement is prepared once.
 """
 
@@ -95,7 +95,7 @@ class _TextsDumper(_BytesDumper):
 
 
 def register(context: AdaptContext) -> None:
-    """Let a connection send these arrays."""
+    """Register the dumpers of these arrays on a connection."""
     for kind, dumper in {
         Booleans: _BooleansDumper,
         Integers: _IntegersDumper,

@@ -1,23 +1,22 @@
 -- Claims. The rules are those of ledgers/grants.py, and a test compares the two on random histories.
 --
--- An ask comes as one place in each array, in the order of the keys; an array of nulls may be left empty. The states of
--- one entity are a chain: each names the place of its entity, and its own place in the order of arrival. Asks that only
--- need a look (duplicates, conflicts, busy ones) are answered without a lock. Everything else is written only if it is
--- still as it was seen: first entities, then events, each in the order of their keys, so two calls never wait for each
--- other.
+-- An ask is one place in each array, in the order of the keys; an array of nulls may be left empty. The states of one
+-- entity are a chain: each names the place of its entity, and its own place in the order of arrival. Asks that are only
+-- read (duplicates, conflicts, busy ones) are answered without a lock. Everything else is written only if it has not
+-- changed since it was read: first entities, then events, each in the order of their keys, so two calls never deadlock.
 
 -- The server's time in microseconds.
 CREATE OR REPLACE FUNCTION {schema}.now_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
--- Whether a status is for good.
+-- Whether a status is final.
 CREATE OR REPLACE FUNCTION {schema}.is_settled(status text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT status IN ('done', 'echo', 'stale', 'dead', 'discard')
 $$;
 
--- Begin a call: refuse every isolation but READ COMMITTED, since the statements here rely on seeing what was committed
--- before them, and keep partitions from being made meanwhile, which moves events.
+-- Begin a call: refuse every isolation but READ COMMITTED, since the statements here rely on seeing earlier commits,
+-- and keep partitions from being made meanwhile, which moves events.
 CREATE OR REPLACE FUNCTION {schema}.begin_batch() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -28,11 +27,11 @@ BEGIN
 END
 $$;
 
--- See what is known of each ask, and what follows from it. A move is a verdict, or one of
---   claimed: can be granted, under the token beside it; own: granted already to the call that this one repeats;
---   alone: fresh, but must be asked for alone; waits: busy with one before it in its own chain;
+-- Read the records of each ask, and decide. A move is a verdict, or one of
+--   claimed: can be granted, under the token beside it; own: already granted to the call that this one repeats;
+--   alone: fresh, but must be claimed alone; waits: busy with one before it in its own chain;
 --   unknown: a redrive of an event that is no dead letter.
--- Of each entity it returns the token, whether its lease ran out, its data, and what a grant compares.
+-- Of each entity it returns the token, whether its lease ran out, its data, and the values that a grant compares.
 CREATE OR REPLACE FUNCTION {schema}.look_at(
     days integer[], keys bytea[], handlers text[], envelopes text[], contents bytea[], chains integer[],
     arrivals integer[], alones boolean[], redrives boolean[], entities bytea[], nonce bytea, now_us bigint,
@@ -43,14 +42,14 @@ CREATE OR REPLACE FUNCTION {schema}.look_at(
 #variable_conflict use_column
 DECLARE
     owned boolean[];
-    -- So that the plan leaves out all other partitions before it begins; it cannot do so by an array.
+    -- So that the plan excludes all other partitions before it begins; it cannot do so by an array.
     first_day integer;
     last_day integer;
     undated integer;
 BEGIN
     SELECT min(day) FILTER (WHERE day >= 0), max(day), min(day) FILTER (WHERE day < 0)
     INTO first_day, last_day, undated FROM unnest(days) AS day;
-    -- Entities before events: an event of theirs that changes in between leaves its trace on the entity.
+    -- Entities before events: an event that changes in between leaves its trace on the entity.
     IF cardinality(entities) > 0 THEN
         SELECT array_agg(coalesce(entity.token, 0) ORDER BY asked.place),
             array_agg(coalesce(entity.ran_out OR (entity.lease_until_us <> 0 AND entity.nonce <> look_at.nonce), false)
@@ -87,7 +86,7 @@ BEGIN
         count(*) FILTER (WHERE move = 'claimed' AND status IS NOT NULL)
     INTO moves, tokens, attempts, originals, statuses, busies_us, old_tokens, old_leases_us, fresh, known
     FROM (
-        -- A state whose last claim ran out cuts its chain: those before it first, and those behind it wait.
+        -- A state whose last claim ran out cuts its chain: those before it go first, and those behind it wait.
         SELECT place, chain, status, token, lease_until_us, attempts, alone, envelope, before,
             CASE
                 WHEN chain IS NULL OR cuts = 0 OR open NOT IN ('claimed', 'alone') THEN open
@@ -138,7 +137,7 @@ BEGIN
 END
 $$;
 
--- Ask for events: each is answered in its place by a move as above, and each entity in its own place.
+-- Claim events: each is answered in its place by a move as above, and each entity in its own place.
 CREATE OR REPLACE FUNCTION {schema}.claim_batch(
     days integer[], keys bytea[], handlers text[], envelopes text[], contents bytea[], chains integer[],
     arrivals integer[], alones boolean[], redrives boolean[], entities bytea[], topics text[], times_ms bigint[],
@@ -176,7 +175,7 @@ BEGIN
 
     IF cardinality(entities) > 0 AND fresh + known > 0 THEN
         granted := array_fill(false, ARRAY[cardinality(entities)]);
-        -- The time of the change has the chain's number added, in microseconds, so that the row tells its chain.
+        -- The time of the change has the chain's number added, in microseconds, so that the row identifies its chain.
         FOR number, top IN
             INSERT INTO {schema}.entity AS held (key, token, nonce, lease_until_us, ran_out, data, changed_us)
             SELECT entities[chain], max(token), claim_batch.nonce, claim_batch.now_us + claim_batch.lease_us, false, '',
@@ -194,7 +193,7 @@ BEGIN
             granted[number] := true;
             tops[number] := top;
         END LOOP;
-        -- An entity that has changed since it was seen is in other hands.
+        -- An entity that has changed since it was read belongs to another worker.
         FOR place IN 1..cardinality(keys) LOOP
             IF moves[place] = 'claimed' AND NOT granted[chains[place]] THEN
                 moves[place] := 'again';
@@ -221,7 +220,7 @@ BEGIN
         missing := missing OR written < fresh;
     END IF;
     IF known > 0 THEN
-        -- Only what is still as it was seen.
+        -- Only if it has not changed since it was read.
         SELECT array_agg(ask.place) INTO unchanged
         FROM unnest(days, keys, handlers, moves, statuses, old_tokens, old_leases_us) WITH ORDINALITY AS
             ask(day, key, handler, move, status, token, lease_until_us, place)
@@ -241,7 +240,7 @@ BEGIN
             WITH ORDINALITY AS
             ask(day, key, handler, token, chain, alone, attempt, content, envelope, topic, place)
         WHERE ask.place = ANY (unchanged)
-        -- They are there, and ours: of all ways to change a few rows of a partition this one never looks elsewhere.
+        -- They exist, and are ours: of all ways to change a few rows of a partition this one never scans elsewhere.
         ON CONFLICT (key, handler, day) DO UPDATE SET
             status = excluded.status, token = excluded.token, nonce = excluded.nonce,
             lease_until_us = excluded.lease_until_us, alone = excluded.alone, attempts = excluded.attempts,
@@ -253,7 +252,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Others were faster. To grant now would lock out of order, so these are only looked at once more: they are busy,
+    -- Others were faster. Granting now would lock out of order, so these are only read once more: they are busy,
     -- unless it was this very call, sent twice.
     SELECT array_agg(ask.place ORDER BY ask.place) INTO again
     FROM unnest(days, keys, handlers, moves, tokens, chains) WITH ORDINALITY AS
@@ -266,7 +265,7 @@ BEGIN
     WHERE ask.move = 'again' OR (ask.move = 'claimed' AND event.ours IS NULL);
     IF EXISTS (SELECT FROM unnest(again) AS lost(place) WHERE moves[lost.place] = 'claimed' AND chains[lost.place] > 0)
     THEN
-        -- An entity was granted, and the event of it is in other hands: it was a fact when they took it.
+        -- An entity was granted, but its event belongs to another worker, which took it as a fact.
         RAISE EXCEPTION 'an event has changed while its entity was claimed' USING ERRCODE = 'serialization_failure';
     END IF;
     SELECT * INTO look FROM {schema}.look_at(

@@ -1,4 +1,4 @@
-"""Connections to Postgres: kept for the next call, made again when they are lost, lent to handlers with care."""
+"""Connections to Postgres: kept for the next call, replaced when they are lost, lent to handlers with care."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.postgres.address import Address
 
 _FIRST_ANSWER_US: Final = 5_000_000
-#: What libpq takes for its shortest time to connect.
+#: The shortest time to connect that libpq accepts.
 _CONNECT_SECONDS_MIN: Final = 2
 _NOT_YOURS: Final = (
     "a handler's transaction is ended by the bridge, together with its claim: leave {} out of the handler, return when "
@@ -32,38 +32,38 @@ _NOT_YOURS: Final = (
 
 
 class LedgerConnection(psycopg.Connection[TupleRow]):
-    """A connection that can be lent to a handler, who cannot end the transaction it is in."""
+    """A connection that can be lent to a handler, which cannot end its transaction."""
 
     lent = False
     was_kept = False
-    #: Whether it is the parent's of a process that was forked.
+    #: Whether it belongs to the parent of this forked process.
     is_parents = False
     clock: Clock = SystemClock()
-    #: When answers have to be there, whole, by the monotonic clock; None: when they come.
+    #: The deadline of whole answers, by the monotonic clock; None: no deadline.
     until_us: int | None = None
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        """Wait for the server, but not for ever: TCP alone does not notice one that is silent, or drips."""
+        """Wait for the server, but not for ever: TCP alone does not notice one that is silent, or very slow."""
         if self.until_us is not None:
             gen = self._in_time(gen, self.until_us)
         return super().wait(gen, *args, **options)
 
     def _in_time(self, gen: Any, until_us: int) -> Any:
-        """Pass on what a wait is about; psycopg looks in ten times a second, ready or not."""
+        """Yield the waits of psycopg's generator; psycopg wakes up ten times a second, ready or not."""
         try:
             wanted = next(gen)
             while True:
-                # What has come by now is looked at first: all of it may be there.
+                # Data that has arrived by now is read first: the answer may be complete.
                 wanted = gen.send((yield wanted))
                 if self.clock.monotonic_us() > until_us:
-                    self.pgconn.finish()  # an answer that comes later is for nobody
+                    self.pgconn.finish()  # an answer that arrives later has no reader
                     raise psycopg.OperationalError("timeout: the server takes too long to answer")
         except StopIteration as end:
             return end.value
 
     @contextmanager
     def within(self, time_us: int) -> Iterator[None]:
-        """Give statements of our own on a connection that is lent so much time together."""
+        """Give our own statements on a lent connection this much time together."""
         before, self.until_us = self.until_us, self.clock.monotonic_us() + time_us
         try:
             yield
@@ -71,13 +71,13 @@ class LedgerConnection(psycopg.Connection[TupleRow]):
             self.until_us = before
 
     def leave_to_parent(self) -> None:
-        """Let go of it in a forked child, without a word to the server: the session is the parent's.
+        """Drop it in a forked child, without a message to the server: the session is the parent's.
 
-        To close it would end the session. So its number becomes that of a file which leads nowhere, and whoever uses
-        it still, such as the handler that has forked, gets an error.
+        Closing it would end the session. So its file number becomes that of a file which leads nowhere, and code that
+        still uses it, such as the handler that has forked, gets an error.
         """
         self.is_parents = True
-        _PARENTS.append(self)  # what libpq does at its end is not for us: another thread may have been at work in it
+        _PARENTS.append(self)  # libpq's clean-up must not run here: another thread may have been using it
         with suppress(OSError, psycopg.Error):
             nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -111,11 +111,11 @@ class LedgerConnection(psycopg.Connection[TupleRow]):
             return cursor.execute(statement, parameters or None, binary=True).fetchall()
 
     def send(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[TupleRow]:
-        """Send one statement of the ledger's own down a pipeline; an error comes with what follows."""
+        """Send one statement of the ledger's own down a pipeline; its error is raised later."""
         return psycopg.Cursor(self, row_factory=tuple_row).execute(statement, parameters, binary=True)
 
 
-#: Connections of parents, for ever.
+#: Connections of parents, kept for ever.
 _PARENTS: Final[list[LedgerConnection]] = []
 
 
@@ -124,10 +124,10 @@ def _refuse(call: str) -> NoReturn:
 
 
 class Connections:
-    """Connections that are used one thread at a time, and kept when nobody does.
+    """Connections that one thread at a time uses, and that are kept when idle.
 
-    Only one whose use ended well is kept. An exception may strike anywhere, such as that of a signal's handler, and
-    leave an answer under way that the next user would take for its own.
+    Only a connection whose use ended well is kept. An exception, such as that of a signal's handler, may strike
+    anywhere and leave an unread answer, which the next user would take for its own.
     """
 
     def __init__(self, address: Address, clock: Clock, *, autocommit: bool = True) -> None:
@@ -139,15 +139,15 @@ class Connections:
         self._idle: list[LedgerConnection] = []
         self._made: weakref.WeakSet[LedgerConnection] = weakref.WeakSet()
         self._is_open = False
-        #: Whether statements are prepared: a pooler between may not be able to.
+        #: Whether statements are prepared: a pooler in between may not support that.
         self.prepares = True
         forks.register(self)
 
     def before_fork(self) -> None:
-        """Do nothing: what is under way in other threads goes on in the parent."""
+        """Do nothing: calls of other threads go on in the parent."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Begin anew in a child."""
+        """Start over in a child."""
         if in_child:
             self._lock = threading.Lock()  # another thread may have held it
             made, self._made, self._idle = list(self._made), weakref.WeakSet(), []
@@ -164,12 +164,12 @@ class Connections:
         self._is_open = True
 
     def close(self) -> None:
-        """Let go of all that nobody uses, and of the others once they come back."""
+        """Close all idle connections, and the others once they are given back."""
         self._is_open = False
         self.forget()
 
     def forget(self) -> None:
-        """Close what is kept: after one was lost, the others are likely to be lost as well."""
+        """Close idle connections: after one was lost, the others are likely to be lost as well."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -177,7 +177,7 @@ class Connections:
 
     @contextmanager
     def one(self, until_us: int) -> Iterator[LedgerConnection]:
-        """Give a connection to whoever asks, for answers until then, and keep it if it can be used again."""
+        """Lend a connection until this deadline, and keep it if it can be used again."""
         connection = self.take(until_us)
         try:
             yield connection
@@ -190,7 +190,7 @@ class Connections:
         self.give_back(connection)
 
     def take(self, until_us: int) -> LedgerConnection:
-        """Take one that is kept, or a new one, for answers until then."""
+        """Take an idle connection, or a new one, with this deadline."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         if connection is None:
@@ -199,7 +199,7 @@ class Connections:
         return connection
 
     def give_back(self, connection: LedgerConnection) -> None:
-        """Keep a connection for the next, unless it is lost, in the middle of something, or the parent's."""
+        """Keep a connection for the next call, unless it is lost, in the middle of something, or the parent's."""
         connection.until_us = None
         info = connection.info
         rests = info.transaction_status is TransactionStatus.IDLE and info.pipeline_status is PipelineStatus.OFF
@@ -211,7 +211,7 @@ class Connections:
             connection.close()
 
     def _connected(self, until_us: int) -> LedgerConnection:
-        # By itself psycopg reads no text in a database whose encoding is SQL_ASCII.
+        # By default psycopg returns no text from a database whose encoding is SQL_ASCII.
         parameters = {"client_encoding": "UTF8", **self._address.parameters}
         connection = LedgerConnection.connect(
             **{**parameters, "connect_timeout": self._connect_seconds(until_us)},
@@ -233,7 +233,7 @@ class Connections:
         return connection
 
     def _connect_seconds(self, until_us: int) -> int:
-        """Return how long each address of the server may take, greeting and password included."""
+        """Return how long each address of the server may take, including the handshake and password."""
         left = max(_CONNECT_SECONDS_MIN, (until_us - self._clock.monotonic_us()) // 1_000_000)
         given = self._address.connect_seconds
-        return min(given, left) if given > 0 else left  # none is given: without end, as libpq has it
+        return min(given, left) if given > 0 else left  # none is given: no limit, as libpq has it

@@ -1,4 +1,4 @@
-"""What the promise of a Postgres ledger rests on: the server, its settings, and who stands between."""
+"""Checks everything that the promise of a Postgres ledger depends on: the server, its settings, and a pooler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOOK: Final = """
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What one look at the server has shown."""
+    """The result of one query to the server."""
 
     version: str
     version_number: int
@@ -51,7 +51,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def examine(connection: LedgerConnection, schema: str, clock: Clock, retention_us: int) -> Iterator[Finding]:
-    """Look at the server of an open ledger."""
+    """Examine the server of an open ledger."""
     before_us = clock.now_us()
     (row,) = connection.ask(_LOOK.format(schema=schema))
     after_us = clock.now_us()
@@ -86,9 +86,9 @@ def _role(seen: Seen) -> Finding:
 
 
 def _durability(seen: Seen) -> Iterator[Finding]:
-    """Judge what is on the disk when a commit returns."""
+    """Judge which writes are on the disk when a commit returns."""
     if seen.fsync == "on" and seen.full_page_writes == "on":
-        yield good("disk", "fsync and full_page_writes are on: what was committed survives a power cut")
+        yield good("disk", "fsync and full_page_writes are on: a commit survives a power cut")
     else:
         yield wrong(
             "disk",
@@ -151,7 +151,7 @@ def _places(seen: Seen, retention_us: int) -> Finding:
         return warning(
             "partitions",
             "none for tomorrow: its events would be kept with the odd ones, and forgotten one by one",
-            "let whoever migrated keep owning the tables; a worker makes them daily",
+            "leave the tables owned by the user who migrated; a worker makes them daily",
         )
     if oldest > retention_us // DAY_US + PURGE_LATE_DAYS:
         return warning(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from oncebridge.ledgers.postgres.connections import LedgerConnection
 
-AT_A_TIME: Final = 5_000  # entities, so that memory is bound
+AT_A_TIME: Final = 5_000  # entities, so that memory is bounded
 
 #: Entities in the order of their keys, each with its newest done event if that is still kept.
 _SOME: Final = """
@@ -31,7 +31,7 @@ _WRITE: Final = """
 
 
 def write_data(connection: LedgerConnection, schema: str) -> None:
-    """Write each entity's data, within the transaction that is under way."""
+    """Write each entity's data, in the present transaction."""
     last = b""
     while found := connection.ask(_SOME.format(schema=schema), [last, AT_A_TIME]):
         keys = [row[0] for row in found]

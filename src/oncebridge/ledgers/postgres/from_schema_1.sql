@@ -1,10 +1,10 @@
 -- From schema 1, which kept the rules of order in SQL, to 2. Between the two parts an entity's columns become its data.
 
--- Calls under way end first; those that wait meanwhile are refused.
+-- Running calls end first; those that wait meanwhile are refused.
 LOCK TABLE {schema}.event, {schema}.entity IN ACCESS EXCLUSIVE MODE;
 
 -- A worker of schema 1 that still runs begins each of its calls with this: it gets an error and changes nothing. So the
--- functions that it calls are still there. Its claims run out.
+-- functions that it calls still exist. Its claims run out.
 CREATE OR REPLACE FUNCTION {schema}.begin_call() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'the tables were made by a newer Oncebridge (schema 2, this one knows 1); update this one'

@@ -1,7 +1,7 @@
 """The ledger in Postgres: a schema of its own in any database, such as the one that handlers write to.
 
-Every verb is one call of a function on the server, and so one transaction and one round trip for a whole batch.
-Time is the server's. Rows are locked only while such a call runs, never while a handler works.
+Every verb is one call of a function on the server, and so one transaction and one round trip for a whole batch. Time is
+the server's. Rows are locked only while such a call runs, never while a handler works.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Query
 
 ANSWER_US: Final = 15_000_000  # how long a call may take: connecting, all tries, and the answer to its last byte
-LOOK_US: Final = 300_000_000  # the same for what may have to look at every event
-TRIES: Final = 5  # of a call that others were in the way of, or whose connection was lost
-PURGE_PAGES: Final = 256  # looked through in one transaction, so that workers get their turn in between
+LOOK_US: Final = 300_000_000  # the same for calls that may have to read every event
+TRIES: Final = 5  # of a call that met a conflict, or whose connection was lost
+PURGE_PAGES: Final = 256  # read in one transaction, so that workers get their turn in between
 
 _Result = TypeVar("_Result")
 
@@ -46,13 +46,13 @@ class PostgresLedger:
     dialect: Final = "postgres"
 
     def __init__(self, url: str, clock: Clock | None = None, *, retention_us: int = RETENTION_US) -> None:
-        """Read the URL; `open` connects. The clock is only compared with the server's, which counts."""
+        """Read the URL; `open` connects. The clock is only compared with the server's, which is the one that counts."""
         self._address = Address.from_url(url)
         self._schema = self._address.schema
         self._clock = clock or SystemClock()
         self._retention_us = retention_us
         self._own = Connections(self._address, self._clock)
-        # Apart from our own: a handler's settings of its connection stay among handlers.
+        # Separate from our own: settings that a handler leaves on its connection stay among handlers.
         self._lent = Connections(self._address, self._clock, autocommit=False)
         self._placed_day = 0
 
@@ -73,7 +73,7 @@ class PostgresLedger:
     # --- opening -------------------------------------------------------------------------------------
 
     def open(self, secret: bytes | None) -> bytes:
-        """Connect to a database whose tables are there, and agree on the secret."""
+        """Connect to a database that has the tables, and agree on the secret."""
         self._own.open()
         self._lent.open()
         try:
@@ -104,12 +104,12 @@ class PostgresLedger:
         return dict(connection.ask(statement, [[SECRET, CHECK]]))
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._own.close()
         self._lent.close()
 
     def migrate(self) -> None:
-        """Make or update the tables; needs no open ledger, and the right to make tables."""
+        """Make or update the tables; needs no open ledger, but the right to create tables."""
         apart = Connections(self._address, self._clock)
         with in_our_words(self._address), apart.one(self._in(LOOK_US)) as connection:
             migration.migrate(connection, self._address)
@@ -120,7 +120,7 @@ class PostgresLedger:
         return self._clock.monotonic_us() + time_us
 
     def _call(self, work: Callable[[LedgerConnection], _Result], time_us: int | None = None) -> _Result:
-        """Do something that may be done again, on a connection that works."""
+        """Run work that may be repeated, on a connection that works."""
         if not self._own.is_open:
             raise LedgerUnavailable(f"{self._address} is not open")
         until_us = self._in(ANSWER_US if time_us is None else time_us)
@@ -136,10 +136,10 @@ class PostgresLedger:
                     self._own.prepares = self._lent.prepares = False
                     self._lent.forget()
                 except errors.ReadOnlySqlTransaction:
-                    self._own.forget()  # a primary no more: the next connection finds the new one
+                    self._own.forget()  # no longer the primary: the next connection finds the new one
                     raise
                 except psycopg.OperationalError:
-                    # A connection that was kept may have died meanwhile; a new one tells whether the server has.
+                    # An idle connection may have died meanwhile; a new one shows whether the server has.
                     was_lost = connection is not None and connection.closed and connection.was_kept
                     if not was_lost or self._clock.monotonic_us() >= until_us:
                         raise
@@ -156,7 +156,7 @@ class PostgresLedger:
     # --- claim, extend, settle -----------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
-        """Have all asks looked at, granted and written in one call."""
+        """Have all asks judged, granted and written in one call."""
         if not asks:
             return []
         self._make_places()
@@ -166,7 +166,7 @@ class PostgresLedger:
         return wire.back_in_place(order, wire.answers(row, ordered))
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
-        """Move the lease of claims in force."""
+        """Extend the leases of claims in force."""
         if not claims:
             return []
         extension = wire.Extension(claims)
@@ -182,7 +182,7 @@ class PostgresLedger:
         return wire.back_in_place(order, kept)
 
     def _make_places(self) -> None:
-        """Make the partitions of the next days, once a day; until then their events are kept among the others."""
+        """Make the partitions of the next days, once a day; until then their events are kept in the default one."""
         day = self._clock.now_us() // DAY_US
         if day != self._placed_day and self._call(lambda one: migration.make_places(one, self._schema)):
             self._placed_day = day
@@ -202,12 +202,12 @@ class PostgresLedger:
                     raise LedgerUnavailable(
                         f"{self._address}: the connection was lost while a handler worked"
                     ) from error
-                raise  # the handler's own errors pass through as they are
+                raise  # the handler's own errors pass through unchanged
             finally:
                 connection.lent = False
             self._commit(connection, settlement)
         except BaseException:
-            # Not kept: nobody knows where it was struck. What it has begun is rolled back by the server.
+            # Not kept: its state is unknown. The server rolls its transaction back.
             connection.close()
             raise
         self._lent.give_back(connection)
@@ -221,7 +221,7 @@ class PostgresLedger:
             with in_our_words(self._address):
                 connection = self._pledged(self._in(ANSWER_US))
         except BaseException:
-            if connection is not None:  # struck at the last moment
+            if connection is not None:  # interrupted at the last moment
                 connection.close()
             raise
         return connection
@@ -233,7 +233,7 @@ class PostgresLedger:
             try:
                 with connection.pipeline():
                     connection.ask(statement)
-                connection.until_us = None  # what the handler does takes as long as it takes
+                connection.until_us = None  # the handler's own statements have no deadline
                 return connection
             except psycopg.OperationalError:
                 connection.close()
@@ -245,7 +245,7 @@ class PostgresLedger:
                 raise
 
     def _commit(self, connection: LedgerConnection, settlement: Settlement) -> None:
-        """Settle and commit in one go, so that the claim is not locked while an answer travels."""
+        """Settle and commit in one round trip, so that the claim is not locked while an answer travels."""
         if connection.is_parents:
             raise LedgerUnavailable(f"{self._address}: the handler has forked, and its transaction is the parent's")
         arguments = wire.settle_arguments([settlement], [0])
@@ -260,7 +260,7 @@ class PostgresLedger:
             at_commit = settled is not None and settled.pgresult is not None and not connection.closed
             if ours is None or (at_commit and not is_servers(error)):
                 raise  # a deferred constraint or trigger of the handler's own tables
-            # Perhaps only the answer was lost. To settle again would be wrong: the effect may not be there.
+            # Perhaps only the answer was lost. Settling again would be wrong: the effect may be missing.
             if not (isinstance(ours, LedgerUnavailable) and self._is_settled(settlement)):
                 raise ours from error
 
@@ -274,11 +274,11 @@ class PostgresLedger:
     # --- reading -------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> list[Entry]:
-        """Return the event's rows, with what dead letters hold."""
+        """Return the event's rows, with the content of dead letters."""
         return self._entries(*rows.of_key(self._schema, key), ANSWER_US)
 
     def scan(self, query: Query) -> Iterator[Entry]:
-        """Return what matches, the longest unchanged first."""
+        """Return the matching entries, the longest unchanged first."""
         if query.entities:
             yield from islice(self._newest(query), query.limit)
         else:
@@ -302,7 +302,7 @@ class PostgresLedger:
         return {Status(status): number for status, number in found}
 
     def examine(self) -> Iterator[Finding]:
-        """Look at the server."""
+        """Examine the server."""
         yield from self._call(
             lambda connection: list(examine(connection, self._schema, self._clock, self._retention_us))
         )
@@ -310,7 +310,7 @@ class PostgresLedger:
     # --- forgetting ----------------------------------------------------------------------------------
 
     def purge(self, *, older_than_us: int) -> int:
-        """Forget what was settled before then: whole days where nothing else is in them, else a little at a time."""
+        """Forget events settled before then: whole days where nothing else is in them, else a little at a time."""
         (now_us,) = self._function("now_us", [])
         before_us = now_us - older_than_us
         places = self._call(lambda connection: connection.ask(f"SELECT name, day FROM {self._schema}.places()"))  # noqa: S608
@@ -333,7 +333,7 @@ class PostgresLedger:
             (dropped,) = self._function("drop_place", [day, before_us], LOOK_US)
         except LedgerUnavailable as error:
             if isinstance(error.__cause__, (errors.LockNotAvailable, errors.DeadlockDetected)):
-                return None  # somebody is at work in it
+                return None  # another session is using it
             raise
         return dropped  # type: ignore[no-any-return]
 

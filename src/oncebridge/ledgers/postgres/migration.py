@@ -1,6 +1,6 @@
-"""Makes the ledger's tables, functions and partitions, while workers may be at work.
+"""Makes the ledger's tables, functions and partitions, while workers may be running.
 
-A function whose parameters or meaning change gets a new name: workers that were not updated yet call the old one.
+A function whose parameters or meaning change gets a new name: workers that are not yet updated call the old one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.postgres.connections import LedgerConnection
 
 SCHEMA_VERSION: Final = 2
-DAYS_BEHIND: Final = 4  # for so long Genesys tries to hand an event over
+DAYS_BEHIND: Final = 4  # Genesys retries a delivery for this long
 DAYS_AHEAD: Final = 2
 _THEN: Final = "-- then, once all data is written:"
 _MIGRATE_LOCK: Final = 0x6F62_6D67
 _PLACES_LOCK: Final = 0x6F62_706C
 
 _VALUES: Final = {
-    # Plans are made once and must stay right while tables grow: always by index, in the order of the keys. To plan
-    # for the partitions of each call anew would take several times as long as the call.
+    # Plans are made once and must stay right while tables grow: always by index, in the order of the keys. Planning for
+    # the partitions of each call would take several times as long as the call.
     "settings": (
         "SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off "
         "SET enable_hashjoin = off SET lock_timeout = '2s'"
@@ -40,7 +40,7 @@ _VALUES: Final = {
 
 
 def found_version(connection: LedgerConnection, schema: str) -> int:
-    """Return the number of the schema that is there; 0 where there is none."""
+    """Return the number of the existing schema; 0 if there is none."""
     ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.meta"])
     if not there:
         return 0
@@ -67,7 +67,7 @@ def _refuse_newer(found: int, address: Address) -> None:
 
 
 def migrate(connection: LedgerConnection, address: Address) -> None:
-    """Make what is missing: all of it or nothing, and one at a time."""
+    """Make everything that is missing: all of it or nothing, and one caller at a time."""
     schema = address.schema
     with connection.transaction():
         connection.execute("SET LOCAL lock_timeout = '30s'")
@@ -87,7 +87,7 @@ def _bring_up(connection: LedgerConnection, schema: str, found: int) -> None:
         connection.execute(after)
     else:
         ((there,),) = connection.ask("SELECT to_regnamespace(%s) IS NOT NULL", [schema])
-        if not there:  # a user who may not create one can have it created
+        if not there:  # a user without the right to create one can have it created
             connection.execute(f"CREATE SCHEMA {schema}")
         connection.execute(_script("schema", schema))
     for script in ("claim", "settle", "places"):
@@ -99,7 +99,7 @@ def _bring_up(connection: LedgerConnection, schema: str, found: int) -> None:
 
 
 def make_places(connection: LedgerConnection, schema: str) -> bool:
-    """Make the partitions of the next days; False where somebody is in the way, then it can wait."""
+    """Make the partitions of the next days; False if another session is in the way: then it can wait."""
     try:
         connection.ask(f"SELECT {schema}.make_places()")
     except (errors.LockNotAvailable, errors.DeadlockDetected):

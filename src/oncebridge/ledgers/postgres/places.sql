@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION {schema}.place_name(day integer) RETURNS text LANGUAG
     SELECT 'event_' || to_char('epoch'::date + day, 'YYYYMMDD')
 $$;
 
--- Make the partitions of these days: those on which events may still come for the first time.
+-- Make the partitions of these days: those on which events may still arrive for the first time.
 CREATE OR REPLACE FUNCTION {schema}.make_places() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '{brief_lock_timeout}' AS $$
 DECLARE
@@ -24,7 +24,7 @@ BEGIN
         -- One at a time: a second worker finds it made, or leaves it to the first.
         EXIT WHEN NOT pg_try_advisory_xact_lock({places_lock}, hashtext('{schema}'));
         CONTINUE WHEN to_regclass(format('{schema}.%I', name)) IS NOT NULL;
-        -- Attached, not created in place: that would lock the whole table. What came early moves in first.
+        -- Attached, not created in place: that would lock the whole table. Events that came early move in first.
         EXECUTE format(
             'CREATE TABLE {schema}.%I (LIKE {schema}.event INCLUDING ALL, CHECK (day = %s)) WITH (fillfactor = 50)',
             name, day);
@@ -39,7 +39,7 @@ BEGIN
 END
 $$;
 
--- What each partition is for: its day, or null for those that stay.
+-- The day of each partition, or null for those that stay.
 CREATE OR REPLACE FUNCTION {schema}.places(OUT name text, OUT day integer) RETURNS SETOF record
 LANGUAGE sql STABLE AS $$
     SELECT child.relname::text,
@@ -49,7 +49,7 @@ LANGUAGE sql STABLE AS $$
     WHERE inhparent = '{schema}.event'::regclass ORDER BY child.relname
 $$;
 
--- Whether something in a partition was settled since: then all of it is still needed.
+-- Whether an event in a partition was settled since: then all of it is still needed.
 CREATE OR REPLACE FUNCTION {schema}.is_young(name text, before_us bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
@@ -62,7 +62,7 @@ BEGIN
 END
 $$;
 
--- Drop a day's partition if all in it was settled before then; return how many events that were, else null.
+-- Drop a day's partition if all in it was settled before then; return the number of its events, else null.
 CREATE OR REPLACE FUNCTION {schema}.drop_place(place_day integer, before_us bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '{brief_lock_timeout}' AS $$
 DECLARE
@@ -73,7 +73,7 @@ BEGIN
     IF place_day >= {schema}.today() - {days_behind} THEN
         RETURN NULL;
     END IF;
-    -- While it is looked through only those wait who would write into it; then the drop locks all, for a moment.
+    -- While it is scanned only writers to it wait; then the drop locks everyone out, for a moment.
     EXECUTE format('LOCK TABLE {schema}.%I IN SHARE ROW EXCLUSIVE MODE', name);
     EXECUTE format(
         'SELECT count(*), count(*) FILTER (WHERE letter OR NOT {schema}.is_settled(status) OR changed_us >= $1)'
@@ -87,7 +87,7 @@ BEGIN
 END
 $$;
 
--- Forget what was settled before then in some pages of one partition; return how many events. Never waits.
+-- Forget events settled before then in some pages of one partition; return how many. Never waits.
 CREATE OR REPLACE FUNCTION {schema}.forget_events(name text, before_us bigint, first_page bigint, pages bigint)
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog {settings} AS $$
 DECLARE
@@ -104,7 +104,7 @@ BEGIN
 END
 $$;
 
--- Forget entities that nobody holds and that rest since then, in some pages; return how many. Never waits.
+-- Forget entities that nobody holds and that are unused since then, in some pages; return how many. Never waits.
 CREATE OR REPLACE FUNCTION {schema}.forget_entities(before_us bigint, first_page bigint, pages bigint)
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog {settings} AS $$
 DECLARE

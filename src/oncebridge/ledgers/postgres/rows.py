@@ -1,4 +1,4 @@
-"""Looks for rows of the Postgres ledger, with a column for each field of an `Entry`."""
+"""Queries for rows of the Postgres ledger, with a column for each field of an `Entry`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SUBJECT: Final = """key = ANY (ARRAY(
 
 
 def of_key(schema: str, key: bytes) -> tuple[str, list[Any]]:
-    """Write a look for one event, with what its dead letters hold."""
+    """Write the query for one event, with the content of its dead letters."""
     letter = "letter.raw, coalesce(letter.detail, '')"
     return _EVENTS.format(schema=schema, letter=letter, where="event.key = %s"), [key, None]
 
@@ -42,7 +42,7 @@ def matching(schema: str, query: Query) -> tuple[str, list[Any]]:
 
 
 def entities(schema: str, subject: bytes | None) -> tuple[str, list[Any]]:
-    """Write a look for entities: all, or those that had an event of this conversation or user."""
+    """Write the query for entities: all, or those that had an event of this conversation or user."""
     if subject is None:
         return _ENTITIES.format(schema=schema, where="data <> ''"), []
     return _ENTITIES.format(schema=schema, where=_SUBJECT.format(schema=schema)), [subject, subject]
@@ -57,7 +57,7 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     if query.letters:
         where.append("event.letter AND letter.key IS NOT NULL")
     if query.topic is not None:
-        # Of Python's notation it takes only what Postgres reads in the same way.
+        # Of Python's notation it uses only the parts that Postgres reads in the same way.
         where.append("event.topic ~ %s")
         values.append(f"^(?:{storable(plain_expression(query.topic))})$")
     if query.reason is not None:

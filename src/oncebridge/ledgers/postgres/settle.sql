@@ -1,7 +1,7 @@
 -- The ends of claims. As in claim.sql: entities are locked first, and everything in the order of its keys.
 
--- Let claims in force run longer: those of facts, and the chains of entities, each by its top token. False where a claim
--- is not in force. Rare, so they may be written one by one.
+-- Extend claims in force: those of facts, and the chains of entities, each by its top token. False where a claim is not
+-- in force. Rare, so they may be written one by one.
 CREATE OR REPLACE FUNCTION {schema}.extend_batch(
     days integer[], keys bytea[], handlers text[], tokens bigint[], entities bytea[], tops bigint[], lease_us bigint,
     OUT kept boolean[], OUT held boolean[]
@@ -54,9 +54,9 @@ BEGIN
     END IF;
     now_us := {schema}.now_us();
     ended := array_fill(false, ARRAY[cardinality(keys)]);
-    -- An insert that meets its row: of all ways to change a few rows of a partition this one never looks elsewhere, and
-    -- it locks them in order. The time of the change has the claim's number added, in microseconds, so that the row tells
-    -- its claim; attempts below 0 tell that there was no row.
+    -- An insert that conflicts with its row: of all ways to change a few rows of a partition this one never scans
+    -- elsewhere, and it locks them in order. The time of the change has the claim's number added, in microseconds, so
+    -- that the row identifies its claim; attempts below 0 mean that there was no row.
     FOR place, attempts IN
         INSERT INTO {schema}.event AS record (
             day, key, handler, status, token, nonce, lease_until_us, alone, attempts, changed_us, retry_at_us, letter, topic)
@@ -154,7 +154,7 @@ DROP TRIGGER IF EXISTS keep_pledge ON {schema}.pledge;
 CREATE CONSTRAINT TRIGGER keep_pledge AFTER INSERT ON {schema}.pledge DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION {schema}.keep_pledge();
 
--- Settle as the last statement of a handler's transaction, or let nothing of it be committed.
+-- Settle as the last statement of a handler's transaction, or have nothing of it committed.
 CREATE OR REPLACE FUNCTION {schema}.settle_last(
     days integer[], keys bytea[], handlers text[], tokens bigint[], outcomes text[], retries_in_us bigint[],
     chains integer[], arrivals integer[], datas bytea[], stays boolean[], entities bytea[], tops bigint[],

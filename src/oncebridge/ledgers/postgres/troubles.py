@@ -1,4 +1,4 @@
-"""Postgres' errors in our words, with what to do."""
+"""Postgres' errors in our words, with the fix."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from oncebridge.ledgers.postgres.address import Address
 
-#: What is simply tried again: somebody else was in the way, or a partition went while it was looked for.
+#: Errors that are simply retried: another session was in the way, or a partition was dropped during the query.
 PASSING: Final = (errors.SerializationFailure, errors.DeadlockDetected, errors.InternalError_)
-#: What a pooler that gives each transaction another connection makes of prepared statements.
+#: Errors of prepared statements behind a pooler that gives each transaction another connection.
 UNPREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 
 _NOT_OURS: Final = (errors.InvalidSchemaName, errors.UndefinedTable, errors.UndefinedFunction)
@@ -29,7 +29,7 @@ _PASSES: Final = (
     *PASSING,
     *UNPREPARED,
 )
-#: SQLSTATE that one of the ledger's own functions raises -> what it means.
+#: SQLSTATE that one of the ledger's own functions raises -> its meaning.
 _OWN: Final[dict[str | None, Callable[[str], Exception]]] = {
     "OB001": lambda _: PermanentError(
         "a statement of the handler ended the transaction that it was given: nothing of it took effect; leave "
@@ -44,7 +44,7 @@ _OWN: Final[dict[str | None, Callable[[str], Exception]]] = {
 #: SQLSTATE or its class -> advice.
 _BY_STATE: Final = {
     "25006": "this is a read replica: use the address of the primary",
-    "55P03": "somebody holds a lock on the ledger's rows for long; look into pg_stat_activity for an idle transaction",
+    "55P03": "a session keeps the ledger's rows locked; look in pg_stat_activity for an idle transaction",
     "57014": "a statement_timeout ended the call; raise it for this user",
     "53100": "make room on the server's disk; nothing was acknowledged meanwhile",
     "53300": "the server has too many connections; raise max_connections, or run fewer workers",
@@ -76,19 +76,19 @@ _BY_WORDS: Final = {
 _ELSE: Final = "check that the server runs; the ledger connects again by itself"
 
 
-#: Classes of SQLSTATE that are about the server: connections, resources, shutting down, its disk, itself.
+#: Classes of SQLSTATE that are about the server: connections, resources, shutdown, its disk, itself.
 _SERVERS: Final = frozenset({"08", "53", "57", "58", "XX"})
 
 
 def is_servers(error: psycopg.Error) -> bool:
-    """Return whether an error is the server's or our own functions', and not about what was written."""
+    """Return whether an error is the server's or our own functions', and not about the handler's data."""
     state = error.sqlstate or ""
     return not state or state[:2] in _SERVERS or state in _OWN
 
 
 @contextmanager
 def in_our_words(address: Address) -> Iterator[None]:
-    """Turn Postgres' errors into ours; what is a mistake of ours stays as it is."""
+    """Translate Postgres' errors into ours; a mistake of ours stays as it is."""
     try:
         yield
     except psycopg.Error as error:
@@ -130,7 +130,7 @@ def _advice(error: psycopg.Error) -> str:
     return next((advice for words, advice in _BY_WORDS.items() if words in text), _ELSE)
 
 
-#: SQLSTATE -> words, where the name of the error says it less well.
+#: SQLSTATE -> words, where the name of the error is less clear.
 _WORDS: Final = {
     "25006": "read-only transaction",
     "42501": "permission denied",
@@ -141,10 +141,10 @@ _CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def said(error: psycopg.Error) -> str:
-    """Say what happened without any data, for reasons and logs.
+    """Describe an error without any data, for reasons and logs.
 
-    The server's own words may quote what was written: a trigger raises what it likes, under any code. Only what there
-    is no code for comes from libpq, and is about the connection.
+    The server's own words may quote written data: a trigger raises any text, under any code. Only errors without a code
+    come from libpq, and are about the connection.
     """
     if error.sqlstate is None:
         return first_line(error)
@@ -153,9 +153,9 @@ def said(error: psycopg.Error) -> str:
 
 
 def first_line(error: psycopg.Error) -> str:
-    """Return the first line of what libpq or the server says; the rows and statements below hold data."""
+    """Return the first line of an error of libpq or the server; the rows and statements below it hold data."""
     text = error.diag.message_primary or str(error)
     lines = [line.strip() for line in text.strip().splitlines()]
     if len(lines) > 1 and lines[0].startswith("Multiple connection attempts"):
-        return lines[1].removeprefix("- ")  # one for each address of the host: the first tells enough
+        return lines[1].removeprefix("- ")  # one for each address of the host: the first is enough
     return lines[0].removesuffix(".") if lines else type(error).__name__

@@ -34,7 +34,7 @@ _STATUSES: Final = {status.value: status for status in Status}
 
 
 def day_of(ask: Ask) -> int:
-    """Return the day that an event is kept under: the same for all its deliveries."""
+    """Return the day under which an event is kept: the same for all its deliveries."""
     if ask.home is not None:
         return int.from_bytes(ask.home, "big", signed=True)  # as int4send writes it
     if ask.shared_ms is None:
@@ -43,24 +43,24 @@ def day_of(ask: Ask) -> int:
 
 
 def storable(text: str | None) -> str | None:
-    """Return a text that Postgres can keep: it has no place for U+0000 and for halves of characters."""
+    """Return a text that Postgres can keep: it rejects U+0000 and surrogate halves."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{SYMBOL FOR NULL}")
 
 
 def in_order(asks: Sequence[Ask]) -> list[int]:
-    """Return the places in the order of their keys: calls that lock in one order never wait for each other."""
+    """Return the places in the order of their keys: calls that lock in one order never deadlock."""
     return sorted(range(len(asks)), key=lambda place: (asks[place].key, asks[place].handler))
 
 
 def back_in_place(order: Iterable[int], answers: Iterable[Any]) -> list[Any]:
-    """Return answers in the order of the question."""
+    """Return answers in the order of the asks."""
     return [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
 
 
 def _unless_all(default: Any, values: _Values) -> _Values | None:
-    """Return a column; None where all are the default, which most are."""
+    """Return a column; None if all values are the default, which most are."""
     return None if all(value is default for value in values) else values
 
 
@@ -128,7 +128,7 @@ class Extension:
     """The extension of some claims: one by one for facts, one for each chain."""
 
     def __init__(self, claims: Sequence[Claim]) -> None:
-        """Tell facts and chains apart."""
+        """Separate facts and chains."""
         self._claims = claims
         self._names = [_name_of(claim) for claim in claims]
         _, self._chains = _numbered(self._names)
@@ -189,5 +189,5 @@ def settle_arguments(settlements: Sequence[Settlement], order: Sequence[int]) ->
 
 
 def call(schema: str, function: str, number: int) -> str:
-    """Write the call of a function with so many arguments."""
+    """Write the call of a function with this many arguments."""
     return f"SELECT * FROM {schema}.{function}({', '.join(['%b'] * number)})"  # noqa: S608 - a checked name

@@ -1,4 +1,4 @@
-"""Where a Redis is, as a URL says it."""
+"""The address of a Redis ledger, read from its URL."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 
 from oncebridge.errors import ConfigurationError
 
-NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # nothing that a key pattern or a hash tag would read otherwise
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # no character that is special in a key pattern or a hash tag
 REPLICAS_MAX: Final = 64
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """What a URL says."""
+    """The content of a URL."""
 
     kind: str  # single, sentinel or cluster
     hosts: tuple[tuple[str, int], ...]
@@ -25,25 +25,25 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     db: int = 0
     #: Of sentinels: the name of the master they watch.
     master: str = ""
-    #: Under which this ledger's keys are kept: several may share a server.
+    #: The name that this ledger's keys begin with: several may share a server.
     name: str = "main"
-    #: How many replicas must have a write before it is believed.
+    #: How many replicas must have a write before it counts.
     wait: int = 0
     allow_eviction: bool = False
     ca_file: str | None = None
 
     def __repr__(self) -> str:
-        """Show where it is, without the password."""
+        """Show the address, without the password."""
         scheme = ("rediss" if self.tls else "redis") + ("" if self.kind == "single" else f"+{self.kind}")
         return f"{scheme}://{','.join(f'{host}:{port}' for host, port in self.hosts)}"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Show no more in tracebacks that are printed with their variables."""
+        """Show the same in tracebacks that are printed with their variables."""
         return [("url", repr(self))]
 
 
 def read_url(url: str) -> Address:
-    """Read `redis://user:password@host:6379/0?name=main` and its relatives for sentinels and clusters."""
+    """Read `redis://user:password@host:6379/0?name=main` and its variants for sentinels and clusters."""
     try:
         parts = urlsplit(url)
         credentials, _, hosts = parts.netloc.rpartition("@")
@@ -52,7 +52,7 @@ def read_url(url: str) -> Address:
     except ValueError:
         raise _wrong("it cannot be read as a URL") from None
     if parts.fragment or "@" in parts.path + parts.query:
-        # Then what seems to be a host, a database or an option is a part of the password.
+        # Then the apparent host, database or option is part of the password.
         raise _wrong(
             "special characters of the user or password must be percent-encoded "
             "(@ is %40, / is %2F, : is %3A, # is %23, ? is %3F)"

@@ -1,7 +1,7 @@
 """The agreement of a ledger's workers, in one hash of the server: its secret, its shards, and its mark.
 
-The mark is in every shard too, and each claim compares it. So the next claim notices a server that has come back empty,
-or was emptied by hand, whether connections were cut or not. Workers that were there before write the agreement again,
+The mark is in every shard too, and each claim compares it. So the next claim notices a server that was restarted empty,
+or was emptied by hand, whether connections were cut or not. Workers that were running before write the agreement again,
 so that later ones make the same keys.
 """
 
@@ -45,7 +45,7 @@ class Agreement:
         ]
 
     def _check_layout(self, layout: int) -> None:
-        """Refuse a ledger whose keys this version would read wrongly; nothing has been written by then."""
+        """Refuse a ledger whose keys this version would misread; nothing has been written by then."""
         if layout > LAYOUT:
             raise LedgerRefused("this Redis ledger was written by a newer Oncebridge; update this one")
         if layout < LAYOUT:
@@ -59,11 +59,11 @@ class Agreement:
 
     @property
     def mark(self) -> bytes:
-        """Return the mark that tells this ledger from one that was begun anew."""
+        """Return the mark that distinguishes this ledger from one that was started over."""
         return self._kept.get(_MARK, b"")
 
     def renew(self, calls: Calls) -> bool:
-        """Write the agreement again; tell whether it still holds, since others may have made another by now."""
+        """Write the agreement again; return whether it is still valid, since others may have made another by now."""
         found = self._agree(calls, self._kept)
         if _without_mark(found) != _without_mark(self._kept):
             return False
@@ -72,7 +72,7 @@ class Agreement:
         return True
 
     def _agree(self, calls: Calls, ours: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Write ours if there is none yet, and return the one that counts. Atomic, since it is one script."""
+        """Write ours if there is none yet, and return the valid one. Atomic, since it is one script."""
         meta = f"{base_of(self._address)}}}:meta".encode()
         (found,) = calls.run(script("open"), [(meta, [*chain.from_iterable(ours.items())])])
         return dict(zip(found[::2], found[1::2], strict=True))

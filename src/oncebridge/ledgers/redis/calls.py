@@ -1,7 +1,7 @@
 """Calls to one Redis: scripts and commands, each thread over a connection of its own.
 
-A call is sent, and its answer read later, so that several can be on their way. Everything sent can be sent again: that
-is what nonces and tokens are for.
+A call is sent, and its answer read later, so that several can be on their way. Everything sent can be sent again:
+nonces and tokens make that safe.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Call(Protocol):
 
 
 class Calls(Protocol):
-    """How scripts and commands reach the server, or the servers."""
+    """Sends scripts and commands to the server, or the servers."""
 
     lines: Lines
 
     def start(self, script: Script, prefix: bytes, arguments: Words) -> Call:
-        """Send a script to where `prefix` lives."""
+        """Send a script to the server of `prefix`."""
         ...
 
     def run(self, script: Script, each: Sequence[tuple[bytes, Words]]) -> list[Any]:
@@ -46,15 +46,15 @@ class Calls(Protocol):
         ...
 
     def command(self, key: bytes, *words: bytes) -> Any:
-        """Run one command where `key` lives."""
+        """Run one command on the server of `key`."""
         ...
 
     def places(self) -> list[Place]:
-        """Return where the servers are that hold keys."""
+        """Return the places of the servers that hold keys."""
         ...
 
     def ask(self, place: Place, *words: bytes) -> Any:
-        """Ask one of these servers."""
+        """Run one command on one of these servers."""
         ...
 
 
@@ -75,7 +75,7 @@ class _Sent:
         self._calls, self._words, self._script = calls, words, script
         self._connection = connection = calls.lines.to()
         self._answer = connection.send(words)
-        # A call is believed only once enough replicas have it.
+        # A write counts only once enough replicas have it.
         self._replicas: Answer | None = connection.send(calls.wait_words) if calls.wait_words else None
 
     def result(self) -> Any:
@@ -84,10 +84,11 @@ class _Sent:
             value = self._answer.get()
             if isinstance(value, ServerError):
                 if value.code == "NOSCRIPT" and self._script is not None:
-                    # A server that was restarted has forgotten it. The whole call is made again: its replicas, too.
+                    # A restarted server has forgotten the script. The whole call is repeated, with the wait for
+                    # replicas.
                     return self._calls.sent((b"EVAL", self._script.text, *self._words[2:]), None).result()
                 if value.code == "READONLY":
-                    self._connection.close(value)  # no longer the master: to be looked for anew
+                    self._connection.close(value)  # no longer the master: it must be looked up again
                 raise value
             if self._replicas is not None:
                 check_replicas(self._replicas.get(), address)
@@ -106,14 +107,14 @@ class SingleCalls:
         self._known: set[bytes] = set()
 
     def sent(self, words: Words, script: Script | None) -> Call:
-        """Send a call; where that fails, its result raises the error."""
+        """Send a call; if that fails, its result raises the error."""
         try:
             return _Sent(self, words, script)
         except ERRORS as error:
             return _Failed(error, self.lines.address)
 
     def start(self, script: Script, prefix: bytes, arguments: Words) -> Call:
-        """Send a script; the first time in full, so that the server knows it by its digest from then on."""
+        """Send a script; the first time in full, so that the server knows its digest from then on."""
         if script.sha in self._known:
             return self.sent((b"EVALSHA", script.sha, b"1", prefix, *arguments), script)
         self._known.add(script.sha)
@@ -136,17 +137,17 @@ class SingleCalls:
             raise translated(error, self.lines.address) from error
 
     def ask(self, place: Place, *words: bytes) -> Any:  # noqa: ARG002 - there is one server
-        """Ask the one server."""
+        """Run one command on the one server."""
         return self.sent(words, None).result()
 
 
 def wait_words(address: Address) -> Words:
-    """Return the call that waits for replicas, if they matter."""
+    """Return the call that waits for replicas, if any are required."""
     return (b"WAIT", b"%d" % address.wait, b"%d" % WAIT_MS) if address.wait else ()
 
 
 def check_replicas(have: Any, address: Address) -> None:
-    """Refuse to believe in a write that too few replicas have."""
+    """Refuse a write that too few replicas have."""
     if isinstance(have, ServerError):
         raise have
     if have < address.wait:

@@ -1,8 +1,9 @@
-"""Calls to the masters of a Redis cluster, each script where its shard lives.
+"""Calls to the masters of a Redis cluster, each script on the master of its shard.
 
 A script declares one key that never exists, and computes the others. So while a slot moves from one master to another,
 the one that has it answers every call with ASK, and nothing else happens to the slot until all of it has arrived. Such
-a redirection is never followed: what the other one has by then is a part. The call waits for the end of the move.
+a redirection is never followed: the other master has only part of the slot by then. The call waits for the end of the
+move.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.redis.scripts import Script
 
 SLOTS: Final = 16_384
-#: How long a call waits for a slot that moves, and how often it looks.
+#: How long a call waits for a slot that moves, and how often it checks.
 PATIENCE_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.02
 
@@ -36,7 +37,7 @@ _GUARD: Final = (b"EVAL", b"return 1", b"1")
 
 
 class _Done:
-    """An answer that is there already."""
+    """An answer that has already arrived."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -56,7 +57,7 @@ class ClusterCalls:
         self._masters: list[Place | None] = []  # of each slot
 
     def start(self, script: Script, prefix: bytes, arguments: Words) -> Call:
-        """Run a script and wait for it: only `run` has several shards at work at the same time."""
+        """Run a script and wait for it: only `run` uses several shards at the same time."""
         (value,) = self.run(script, [(prefix, arguments)])
         return _Done(value)
 
@@ -76,11 +77,11 @@ class ClusterCalls:
             return _without_errors(values)
 
     def command(self, key: bytes, *words: bytes) -> Any:
-        """Run one command where a key lives."""
+        """Run one command on the master of a key."""
         with in_our_words(self.lines.address):
-            # A scan names no key, so any server would answer it, with whatever it has of a slot.
+            # A scan names no key, so any server would answer it, from its part of a slot.
             calls: Sequence[Words] = ((*_GUARD, key), words) if words[0] == b"SCAN" else (words,)
-            follow = words[0] != b"SCAN" or words[1] == b"0"  # a cursor means nothing to another server
+            follow = words[0] != b"SCAN" or words[1] == b"0"  # a cursor is invalid on another server
             return _without_errors(self._carry_out([(key, calls)], follow=follow))[0]
 
     def places(self) -> list[Place]:
@@ -90,16 +91,16 @@ class ClusterCalls:
         return sorted({place for place in self._masters if place is not None})
 
     def ask(self, place: Place, *words: bytes) -> Any:
-        """Ask one master."""
+        """Run one command on one master."""
         with in_our_words(self.lines.address):
             return _without_errors([self.lines.to(place).send(words).get()])[0]
 
     # --- sending -------------------------------------------------------------------------------------
 
     def _carry_out(self, each: Sequence[tuple[bytes, Sequence[Words]]], *, follow: bool = True) -> list[Any]:
-        """Send each group of calls to where its key lives, and return the last answer or the first error of each.
+        """Send each group of calls to the master of its key, and return the last answer or the first error of each.
 
-        Calls whose slot has moved are sent again to its new place; while it moves, until it has arrived.
+        Calls whose slot has moved are sent again to its new master; while it moves, until it has arrived.
         """
         values: list[Any] = [None] * len(each)
         left = list(range(len(each)))
@@ -118,7 +119,7 @@ class ClusterCalls:
         return values
 
     def _round(self, each: Sequence[tuple[bytes, Sequence[Words]]]) -> list[Any]:
-        """Send to all servers, then read from all: they work side by side."""
+        """Send to all servers, then read from all: they work in parallel."""
         if not self._masters:
             self._learn()
         try:
@@ -147,7 +148,7 @@ class ClusterCalls:
         return place
 
     def _follow(self, moved: ServerError, asked: Place) -> None:
-        """Believe who says where a slot is now: others may not have heard of it yet."""
+        """Note where a slot is now, as a server says: others may not know it yet."""
         _, slot, place = str(moved).split()[:3]
         host, _, port = place.rpartition(":")
         self._masters[int(slot)] = (host or asked[0], int(port))

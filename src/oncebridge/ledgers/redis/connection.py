@@ -1,8 +1,8 @@
-"""One connection to one server: calls go out, and their answers come back in the same order.
+"""One connection to one server: calls go out, and their answers arrive in the same order.
 
 An exception may strike at any instruction: Ctrl-C, an alarm, a soft time limit. So a connection counts as sound only
-while nothing goes on with it: whatever begins on it takes that away first, and only its end gives it back. One that is
-not sound is never repaired. It is closed, and all answers that were awaited on it fail.
+while it is idle: every operation clears that first, and only its end sets it again. A connection that is not sound is
+never repaired. It is closed, and all answers that were awaited on it fail.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from oncebridge.clock import Clock
     from oncebridge.ledgers.redis.address import Address
 
-#: Bytes alone: a signal's handler that raises while numbers are packed is not survived by hiredis.
+#: Bytes alone: hiredis does not survive a signal's handler that raises while numbers are packed.
 Words: TypeAlias = "Sequence[bytes]"
 Place: TypeAlias = "tuple[str, int]"
 
-#: For all of connecting: TCP, TLS, password and database.
+#: For the whole of connecting: TCP, TLS, password and database.
 CONNECT_SECONDS: Final = 5.0
-#: For a whole answer, or a whole call to be sent, and so much longer for what is large.
+#: For a whole answer, or for sending a whole call; large ones get more in proportion.
 ANSWER_SECONDS: Final = 5.0
 SLOWEST_BYTES_PER_US: Final = 1.0
-#: A server that answers faster than this is polled for a while rather than slept for: waking up takes longer. Only by
-#: the main thread: beside any other there is at least that one, which needs the processor meanwhile.
+#: A server that answers faster than this is polled for a while instead of slept for: waking up takes longer. Only by
+#: the main thread: beside any other thread there is at least the main one, which needs the processor meanwhile.
 NEAR_US: Final = 500
 
 _READ_BYTES: Final = 65_536
@@ -41,7 +41,7 @@ _MORE: Final = object()
 
 
 class ServerError(Exception):
-    """The server's answer is an error; its first word says which."""
+    """The server's answer is an error; its first word is the code."""
 
     @property
     def code(self) -> str:
@@ -49,17 +49,17 @@ class ServerError(Exception):
         return str(self).partition(" ")[0]
 
 
-#: What goes wrong with servers and the network.
+#: Errors of servers and the network.
 ERRORS: Final = (ServerError, HiredisError, OSError)
 
 
 class Answer:
-    """What one call will have been answered; it belongs to its connection, and to no other."""
+    """The answer to one call; it belongs to its connection, and to no other."""
 
     __slots__ = ("_arrived", "_connection", "_value")
 
     def __init__(self, connection: Connection) -> None:
-        """Wait for it."""
+        """Begin without a value."""
         self._connection = connection
         self._arrived = False
         self._value: Any = None
@@ -70,7 +70,7 @@ class Answer:
         self._arrived = True
 
     def get(self) -> Any:
-        """Read until it is there. An error of the server's is returned, any other is raised."""
+        """Read until it has arrived. An error of the server's is returned, any other is raised."""
         while not self._arrived:
             self._connection.read_next()
         return self._value
@@ -82,10 +82,10 @@ class Connection:
     connect_seconds = CONNECT_SECONDS
 
     def __init__(self, place: Place, address: Address, clock: Clock) -> None:
-        """Connect, and say who it is; all of that before one deadline."""
+        """Connect, and authenticate; all of that before one deadline."""
         self.place = place
         self.is_sound = False
-        #: Whether answers are looked for without going to sleep.
+        #: Whether answers are polled for without going to sleep.
         self.polls = False
         self._clock = clock
         self._closed_by: Exception | None = None
@@ -105,7 +105,7 @@ class Connection:
     # --- connecting ----------------------------------------------------------------------------------
 
     def _connected(self, place: Place, address: Address, until_us: int) -> socket.socket:
-        """Try each address of a host; TLS included, since its handshake may hang as well."""
+        """Try each address of a host; with TLS, since its handshake may hang as well."""
         failure: OSError = ConnectionError("the name has no address")
         for family, kind, protocol, _, at in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
             opened = socket.socket(family, kind, protocol)
@@ -126,7 +126,7 @@ class Connection:
         raise failure
 
     def _first_calls(self, address: Address) -> list[tuple[str, ...]]:
-        """Return what is said first: who this is, and which database is meant."""
+        """Return the first calls on a connection: user and password, and the database."""
         calls: list[tuple[str, ...]] = []
         if address.username:
             calls.append(("AUTH", address.username, address.password or ""))
@@ -142,18 +142,18 @@ class Connection:
         self.first_answers = [self._read(until_us) for _ in calls]
         for answer, call in zip(self.first_answers, calls, strict=True):
             if isinstance(answer, ServerError):
-                # Some servers repeat what they do not understand.
+                # Some servers repeat words that they do not understand.
                 raise ServerError(str(answer).replace(call[-1], "..."))
 
     # --- calls and answers ---------------------------------------------------------------------------
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether another thread may have it: nothing is awaited, and nothing has come that nobody asked for."""
+        """Whether another thread may have it: no answer is awaited, and none has arrived unasked."""
         return self.is_sound and not self._awaited and not self._unsent and not self._poll.poll(0)
 
     def send(self, words: Words, *, soon: bool = False) -> Answer:
-        """Send one call, or keep it back until the next one: a server that sleeps is woken up once for both."""
+        """Send one call, or buffer it until the next one: an idle server is then woken up once for both."""
         self._begin()
         answer = Answer(self)
         self._awaited.append(answer)
@@ -164,14 +164,14 @@ class Connection:
         return answer
 
     def flush(self) -> None:
-        """Send what was kept back."""
+        """Send the buffered calls."""
         if self._unsent:
             self._begin()
             self._send_all()
             self.is_sound = self._closed_by is None
 
     def read_next(self) -> None:
-        """Read the answer that comes next, and give it to the call that it belongs to."""
+        """Read the next answer, and give it to its call."""
         self._begin()
         if self._unsent:
             self._send_all()
@@ -184,7 +184,7 @@ class Connection:
         self.is_sound = self._closed_by is None
 
     def _begin(self) -> None:
-        """Take the soundness away until the end; whatever strikes in between is the end of the connection."""
+        """Clear the soundness until the end; an exception in between ends the connection."""
         if not self.is_sound:
             raise self.close(ConnectionError("a call on this connection was interrupted"))
         self.is_sound = False
@@ -198,7 +198,7 @@ class Connection:
             raise
 
     def close(self, why: Exception) -> Exception:
-        """Close it for good, also under a thread that reads; return why it was closed first."""
+        """Close it for good, even while a thread reads; return why it was first closed."""
         self.is_sound = False
         self._closed_by = self._closed_by or why
         with suppress(OSError):
@@ -207,14 +207,14 @@ class Connection:
         return self._closed_by
 
     def abandon(self) -> None:
-        """Leave it to the parent of this process, which goes on with it."""
+        """Leave it to the parent of this process, which still uses it."""
         self.is_sound = False
         self._closed_by = ConnectionError("this process was forked meanwhile")
         self._socket.close()
 
     def __del__(self) -> None:
-        """Close what nobody has any more, without a word to the server: it may be the parent's."""
-        with suppress(AttributeError):  # where connecting failed
+        """Close an unreachable connection, without a message to the server: it may be the parent's."""
+        with suppress(AttributeError):  # if connecting failed
             self._socket.close()
 
     # --- bytes ---------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Connection:
         self._socket.settimeout(ANSWER_SECONDS)
 
     def _read(self, until_us: int) -> Any:
-        """Read a whole answer before a time, 0 for the usual one; a server that drips has no longer than others."""
+        """Read a whole answer before a deadline, 0 for the usual one; a slow server gets no longer than others."""
         value = self._reader.gets()
         if value is not _MORE:
             return value
@@ -259,7 +259,7 @@ class Connection:
         return value
 
     def has_answer(self) -> bool:
-        """Return whether there is something to read."""
+        """Return whether there is data to read."""
         return bool(self._poll.poll(0))
 
     def _receive(self) -> int:
@@ -277,7 +277,7 @@ def _packed(words: Words) -> bytes:
 
 @lru_cache(maxsize=8)
 def _trusting(ca_file: str | None) -> ssl.SSLContext:
-    """Make what TLS needs, once: reading the system's certificates takes longer than a handshake."""
+    """Make the TLS context, once: reading the system's certificates takes longer than a handshake."""
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(cafile=ca_file)

@@ -1,4 +1,4 @@
-"""Looks at the servers of a Redis ledger: what they would forget, and when."""
+"""Examines the servers of a Redis ledger: which data they would forget, and when."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AOF_FIX: Final = "set appendonly yes, and appendfsync always if the machine may
 
 
 def check_at_start(calls: Calls, address: Address) -> None:
-    """Refuse a server that throws keys away when its memory is full; warn of one that forgets with a crash."""
+    """Refuse a server that evicts keys when its memory is full; warn of one that forgets in a crash."""
     for place in calls.places():
         info = _info(calls, place)
         policy = info.get("maxmemory_policy", KEEPS)
@@ -44,7 +44,7 @@ def check_at_start(calls: Calls, address: Address) -> None:
 
 
 def findings(calls: Calls, address: Address, clock: Clock) -> Iterator[Finding]:
-    """Look at each server."""
+    """Examine each server."""
     for place in calls.places():
         info = _info(calls, place)
         if not info:
@@ -77,7 +77,7 @@ def _eviction(info: dict[str, Any], address: Address) -> Finding:
 
 
 def _fsync(calls: Calls, place: Place) -> str:
-    """Read when the log reaches the disk; managed servers do not tell."""
+    """Read when the log reaches the disk; managed servers do not say."""
     try:
         kept: list[bytes] = calls.ask(place, b"CONFIG", b"GET", b"appendfsync")
     except (LedgerRefused, LedgerUnavailable):
@@ -125,7 +125,7 @@ def _clock(calls: Calls, place: Place, clock: Clock) -> Finding:
 
 
 def _info(calls: Calls, place: Place) -> dict[str, Any]:
-    """Read what a server says of itself; nothing where this user may not ask."""
+    """Read a server's INFO; empty if this user may not ask."""
     try:
         text: bytes = calls.ask(place, b"INFO")
     except LedgerRefused as refused:

@@ -1,4 +1,4 @@
-"""What goes wrong with a Redis, in our words and with what to do."""
+"""Errors of a Redis, in our words and with the fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def in_our_words(address: Address) -> Iterator[None]:
-    """Turn whatever the client raises into ours, with what to do."""
+    """Translate any error of the client into ours, with the fix."""
     try:
         yield
     except ERRORS as error:
@@ -24,7 +24,7 @@ def in_our_words(address: Address) -> Iterator[None]:
 
 
 def translated(error: Exception, address: Address) -> LedgerUnavailable | LedgerRefused:
-    """Say in our words what went wrong; neither passwords nor keys are in it."""
+    """Describe an error in our words, without passwords and keys."""
     where, text = repr(address), str(error)
     signs_of = f"{type(error).__name__} {text}"
     for kinds, signs, advice in _REFUSED:

@@ -1,7 +1,7 @@
 """The ledger in Redis or Valkey: one script call per verb and batch, and some twenty bytes per remembered event.
 
-Scripts run one at a time, so each is atomic, and they go by the server's clock. On a cluster keys are spread
-over shards, each in one slot; an event is in its entity's shard, so that both move together.
+Scripts run one at a time, so each is atomic, and they use the server's clock. On a cluster keys are spread over shards,
+each in one slot; an event is in its entity's shard, so that both move together.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.protocol import Query
     from oncebridge.ledgers.redis.address import Address
 
-#: A script puts all it writes into one command, and Lua bounds how much that can be. A chain is not divided, unless it
-#: is longer than the second number: then its rest is answered as busy.
+#: A script puts all its writes into one command, and Lua limits the size of that. A chain is not divided, unless it is
+#: longer than the second number: then its rest is answered as busy.
 AT_ONCE: Final = 1000
 AT_ONCE_MAX: Final = 3000
 SCAN_AT_ONCE: Final = b"500"
 
 
 class Verb(NamedTuple):
-    """How a verb's items become words for its script, and its script's reply becomes answers."""
+    """Converts a verb's items into words for its script, and the script's reply into answers."""
 
     script: str
     ask_of: Callable[[Any], Ask]
@@ -69,7 +69,7 @@ class RedisLedger:
     may_forget = True
 
     def __init__(self, url: str, clock: Clock | None = None, *, retention_us: int = RETENTION_US) -> None:
-        """Remember where the server is; it is connected to by `open`."""
+        """Remember the address; `open` connects."""
         self.address: Address = read_url(url)
         self._retention_s = b"%d" % max(1, retention_us // 1_000_000)
         self._clock = clock or SystemClock()
@@ -77,16 +77,16 @@ class RedisLedger:
         self._agreement: Agreement | None = None
         self._prefixes: list[bytes] = []
         self._mark = b""
-        #: Handlers whose names are written down, when so many connections had been made.
+        #: Handlers whose names are stored, as of this number of connections made.
         self._handlers = {""}
         self._connections = 0
-        #: Handlers that events were seen of.
+        #: Handlers of the events seen so far.
         self._seen_handlers: set[str] = set()
-        #: Whether others have agreed on another secret since this one was opened, on a server that had come back empty.
+        #: Whether others have agreed on another secret since this one was opened, on a server that was restarted empty.
         self.is_another = False
 
     def __repr__(self) -> str:
-        """Show where it is."""
+        """Show the address."""
         return f"<RedisLedger {self.address!r} {'open' if self._calls else 'closed'}>"
 
     @classmethod
@@ -111,8 +111,8 @@ class RedisLedger:
         return self._agreement.secret
 
     def _begin_again(self) -> None:
-        """Go on with a server that was emptied, unless others have begun it anew with another secret."""
-        self._handlers = {""}  # their names were forgotten, too
+        """Go on with a server that was emptied, unless others have started it over with another secret."""
+        self._handlers = {""}  # the server has forgotten their names, too
         agreement = self._agreement
         if agreement is not None and agreement.renew(self._open_calls):
             self._mark = agreement.mark
@@ -141,7 +141,7 @@ class RedisLedger:
     # --- claim, extend, settle -----------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], *, nonce: bytes, lease_us: int) -> list[Answer]:
-        """Ask for all events of a shard in one call."""
+        """Claim all events of a shard in one call."""
         try:
             return self._claim(asks, nonce, lease_us)
         except wire.Another:
@@ -156,7 +156,7 @@ class RedisLedger:
         return self._started(_CLAIM, [nonce, b"%d" % lease_us, self._mark], asks)()
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
-        """Move the lease of claims in force."""
+        """Extend the leases of claims in force."""
         return self._started(_EXTEND, [b"%d" % lease_us], claims)()
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
@@ -175,7 +175,7 @@ class RedisLedger:
         return lambda: verb.read(call.result())
 
     def _in_shards(self, verb: Verb, head: list[bytes], items: Sequence[Any]) -> list[Any]:
-        """Write each item to its shard's call, run all calls, and bring the answers into order."""
+        """Write each item to its shard's call, run all calls, and return the answers in order."""
         each = self._shares([verb.ask_of(item) for item in items])
         calls = [
             (self._prefixes[shard], [*head, *[self._written(verb, items[number]) for number in numbers]])
@@ -188,7 +188,7 @@ class RedisLedger:
         return answers
 
     def _shares(self, asks: Sequence[Ask]) -> list[tuple[int, list[int]]]:
-        """Divide asks into calls, each with its shard and the numbers of its asks; those of a chain go together."""
+        """Divide asks into calls, each with its shard and the numbers of its asks; those of a chain stay together."""
         each: list[tuple[int, list[int]]] = []
         latest: dict[int, list[int]] = {}
         of_chain: dict[bytes, list[int]] = {}
@@ -220,9 +220,9 @@ class RedisLedger:
         return shard, entity
 
     def _remember_handlers(self, asks: Sequence[Ask]) -> None:
-        """Write down each handler's name once, so that events can be looked up for all of them."""
+        """Store each handler's name once, so that events can be looked up for all of them."""
         calls = self._open_calls
-        if self._connections != calls.lines.made:  # the server may be another since, which does not know them
+        if self._connections != calls.lines.made:  # the server may have changed since, and may not know them
             self._connections, self._handlers = calls.lines.made, {""}
         names = {ask.handler for ask in asks} - self._handlers
         if names:
@@ -231,13 +231,13 @@ class RedisLedger:
 
     @property
     def _names(self) -> bytes:
-        """Where the names of handlers are."""
+        """The key of the names of handlers."""
         return f"{base_of(self.address)}}}:handlers".encode()
 
     # --- reading -------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> list[Entry]:
-        """Look for an event in every place that it could be in."""
+        """Look an event up in every place where it may be."""
         calls = self._open_calls
         written = {name.decode() for name in calls.command(self._names, b"SMEMBERS", self._names)}
         handlers = sorted(written | self._seen_handlers | {""})
@@ -254,7 +254,7 @@ class RedisLedger:
     def _entries(
         self, shard: int, texts: dict[bytes, bytes], letters: Sequence[bytes | None]
     ) -> Iterator[tuple[Entry, wire.About]]:
-        """Show records to people, each with its letter; a claimed state with its entity's lease."""
+        """Convert records to entries, each with its letter; a claimed state with its entity's lease."""
         records = {id_: wire.read_record(text) for id_, text in texts.items()}
         claimed = {record.entity for record in records.values() if record.status is Status.CLAIMED} - {None}
         entities = self._entities(self._prefixes[shard], [entity for entity in claimed if entity is not None])
@@ -266,14 +266,14 @@ class RedisLedger:
             yield entry, record.about
 
     def _entities(self, prefix: bytes, keys: list[bytes]) -> dict[bytes, wire.Held]:
-        """Read entities, those that are there."""
+        """Read the entities that exist."""
         if not keys:
             return {}
         found = self._open_calls.command(prefix, b"MGET", *[prefix + b"n:" + key for key in keys])
         return {key: wire.read_entity(text) for key, text in zip(keys, found, strict=True) if text is not None}
 
     def scan(self, query: Query) -> Iterator[Entry]:
-        """Go through everything unfinished or dead, or through all entities; the longest unchanged first."""
+        """Read everything unfinished or dead, or all entities; the longest unchanged first."""
         found = self._newest_states(query) if query.entities else self._unfinished(query)
         yield from sorted(found, key=attrgetter("changed_us"))[: query.limit]
 
@@ -301,7 +301,7 @@ class RedisLedger:
                         yield Entry.of_newest(newest, changed_us=held.changed_us, lease_until_us=held.lease_until_us)
 
     def _hash_scan(self, key: bytes) -> Iterator[dict[bytes, bytes]]:
-        """Go through a hash without holding the server up."""
+        """Scan a hash without blocking the server."""
         seen: set[bytes] = set()
         for flat in self._scan(key, b"HSCAN", key):
             batch = {name: value for name, value in zip(flat[::2], flat[1::2], strict=True) if name not in seen}
@@ -310,7 +310,7 @@ class RedisLedger:
                 yield batch
 
     def _key_scan(self, prefix: bytes, kind: bytes) -> Iterator[dict[bytes, bytes]]:
-        """Go through a shard's keys of a kind, with their values."""
+        """Scan a shard's keys of a kind, with their values."""
         seen: set[bytes] = set()
         for found in self._scan(prefix, b"SCAN", match=prefix + kind + b"*"):
             keys = [key for key in found if key not in seen]
@@ -320,7 +320,7 @@ class RedisLedger:
                 yield {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
     def _scan(self, at: bytes, *command: bytes, match: bytes = b"*") -> Iterator[list[bytes]]:
-        """Follow a cursor to its end; a server may name things twice on the way."""
+        """Follow a cursor to its end; a server may return things twice."""
         cursor: bytes = b"0"
         while True:
             cursor, found = self._open_calls.command(at, *command, cursor, b"MATCH", match, b"COUNT", SCAN_AT_ONCE)
@@ -329,7 +329,7 @@ class RedisLedger:
                 return
 
     def counts(self) -> dict[Status, int]:
-        """Count events by status: days keep their own counts, the rest is gone through."""
+        """Count events by status: days keep their own counts, the rest is scanned."""
         counts: Counter[Status] = Counter()
         for prefix in self._prefixes:
             for value in self._open_calls.command(prefix, b"HVALS", prefix + b"days"):
@@ -339,7 +339,7 @@ class RedisLedger:
         return dict(counts)
 
     def purge(self, *, older_than_us: int) -> int:
-        """Drop whole days, events without a shared time, and entities at rest. Servers forget by themselves, too."""
+        """Drop whole days, events without a shared time, and unused entities. Servers forget by themselves, too."""
         forgotten = 0
         for prefix in self._prefixes:
             before_us = self._now_us(prefix) - older_than_us
@@ -365,7 +365,7 @@ class RedisLedger:
         return int(seconds) * 1_000_000 + int(microseconds)
 
     def examine(self) -> Iterator[Finding]:
-        """Look at each server's settings."""
+        """Examine each server's settings."""
         yield from examine.findings(self._open_calls, self.address, self._clock)
 
 
@@ -387,7 +387,7 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def _matches(query: Query, entry: Entry, about: wire.About) -> bool:
-    """Return whether an entry is looked for; without a status given, only unfinished and dead ones are."""
+    """Return whether an entry matches; without a status given, only unfinished and dead ones do."""
     if not query.is_about(about.conversation, about.user):
         return False
     is_wanted = bool(query.statuses) or entry.status not in SETTLED - {Status.DEAD}

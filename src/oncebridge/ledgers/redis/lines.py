@@ -1,4 +1,4 @@
-"""The connections of one ledger: each thread has its own to each server, and leaves them to the next.
+"""The connections of one ledger: each thread has its own to each server, and leaves them to the next thread.
 
 None of them is shared with a forked child, which makes its own.
 """
@@ -27,7 +27,7 @@ ONLY: Final = ("", 0)
 
 
 class Line:
-    """What one thread says to one server, over one connection after the other."""
+    """The calls of one thread to one server, over one connection after the other."""
 
     def __init__(self, lines: Lines, place: Place) -> None:
         """Connect nothing yet."""
@@ -36,7 +36,7 @@ class Line:
         self._connection: Connection | None = None
 
     def connection(self) -> Connection:
-        """Return a connection that is sound: the one from before, one that another thread left, or a new one."""
+        """Return a sound connection: the previous one, one that another thread left, or a new one."""
         connection = self._connection
         if connection is None or not connection.is_sound:
             self._connection = None
@@ -48,7 +48,7 @@ class Line:
         return connection
 
     def __del__(self) -> None:
-        """Leave the connection to others when the thread has ended."""
+        """Leave the connection to other threads when this one has ended."""
         if self._connection is not None:
             self._lines.take_back(self._place, self._connection)
 
@@ -59,7 +59,7 @@ class Lines:
     def __init__(self, address: Address, clock: Clock) -> None:
         """Connect nothing yet."""
         self.address = address
-        #: How many connections were made: something may have happened to the server since the last one.
+        #: How many connections were made: the server may have changed since the last one.
         self.made = 0
         self._clock = clock
         self._sentinels = deque(address.hosts)
@@ -95,7 +95,7 @@ class Lines:
         return new
 
     def take_back(self, place: Place, connection: Connection) -> None:
-        """Keep a connection for the next thread, if nothing of this one can come out of it."""
+        """Keep a connection for the next thread, unless an answer for this one may still arrive on it."""
         idle = self._idle.setdefault(place, deque())
         if connection.is_at_rest and len(idle) < IDLE_MAX:
             idle.append(connection)
@@ -110,13 +110,13 @@ class Lines:
             connection.close(ConnectionError("the ledger was closed"))
 
     def _connections(self) -> list[Connection]:
-        # A copy in one step: other threads may connect while this goes on.
+        # A copy in one step: other threads may connect meanwhile.
         return [found for reference in list(self._all.values()) if (found := reference()) is not None]
 
     # --- forks ---------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Hold nothing up: no lock is held here, ever."""
+        """Do nothing: there are no locks here."""
 
     def after_fork(self, *, in_child: bool) -> None:
         """Leave all connections to the parent; calls that were under way fail in the child."""
@@ -134,7 +134,7 @@ class Lines:
         return self._master() if self.address.kind == "sentinel" else self.address.hosts[0]
 
     def _master(self) -> Place:
-        """Ask one sentinel after the other, the one that knew it last time first."""
+        """Ask one sentinel after the other; the one that answered last time comes first."""
         reasons = []
         for sentinel in list(self._sentinels):
             try:
@@ -156,7 +156,7 @@ class Lines:
 
 
 class _Asked(Connection):
-    """A connection to a sentinel, for one question. It is told no password: that is the server's."""
+    """A connection to a sentinel, for one question. It gets no password: that is the server's."""
 
     connect_seconds = SENTINEL_SECONDS
 

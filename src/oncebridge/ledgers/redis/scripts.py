@@ -14,7 +14,7 @@ _INCLUDE: Final = re.compile(r"^-- include (.+)$", re.MULTILINE)
 
 
 class Script(msgspec.Struct, frozen=True):
-    """One script and the name that a server knows it by."""
+    """One script and the digest that a server knows it by."""
 
     text: bytes
     sha: bytes
@@ -28,6 +28,6 @@ def script(name: str) -> Script:
 
 
 def _read(name: str) -> str:
-    """Read a file, with what it includes in place of the line that says so."""
+    """Read a file, with its `include` lines replaced by the files they name."""
     text = files("oncebridge.ledgers.redis").joinpath("lua", f"{name}.lua").read_text()
     return _INCLUDE.sub(lambda found: "\n".join(_read(part) for part in found[1].split()), text)

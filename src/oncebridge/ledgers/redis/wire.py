@@ -1,6 +1,6 @@
-"""What goes to the scripts and comes back: asks, claims and settlements as bytes, and records out of bytes.
+"""The arguments and replies of the scripts: asks, claims and settlements as bytes, and records from bytes.
 
-The scripts say which byte is what: `lua/records.lua`, `lua/entities.lua`, `lua/claim.lua`, `lua/settle.lua`.
+The scripts define each byte: `lua/records.lua`, `lua/entities.lua`, `lua/claim.lua`, `lua/settle.lua`.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ _entity_hold: Final = struct.Struct(">d 8s")
 
 
 class About(msgspec.Struct, frozen=True, array_like=True):
-    """What people want to know of an event; scripts keep it, but do not look into it."""
+    """The fields of an event for people; scripts keep them, but do not read them."""
 
     envelope: str | None = None
     topic: str = ""
     time_ms: int | None = None
     conversation: bytes | None = None
     user: bytes | None = None
-    #: Only of named handlers: there the id is not the key.
+    #: Only of named handlers, for which the id is not the key.
     handler: str = ""
     key: bytes | None = None
 
 
 class Kept(Discreet, msgspec.Struct, frozen=True, array_like=True):
-    """What a dead letter holds."""
+    """The content of a dead letter."""
 
     shown = ("reason",)
 
@@ -87,7 +87,7 @@ _kept = msgspec.msgpack.Decoder(Kept).decode
 
 
 def id_of(key: bytes, handler: str) -> bytes:
-    """Return under what an event is kept for a handler: its key, but for a handler with a name."""
+    """Return the id of an event for a handler: its key, except for a handler with a name."""
     return key if not handler else blake2b(key + handler.encode(), digest_size=16, person=b"ob1 redis").digest()
 
 
@@ -173,7 +173,7 @@ def _letter(letter: Letter) -> bytes:
 
 
 class Another(Exception):
-    """A shard is not that of the ledger that was opened: it was emptied, or begun anew."""
+    """A shard belongs to another ledger than the one opened: it was emptied, or started over."""
 
 
 #: How the script numbers granted states: the chain, counted from 1, times this, and the place in the chain.
@@ -195,7 +195,7 @@ _PLAIN: Final = {
 
 
 def read_answers(reply: list[Any] | bytes) -> list[Answer]:
-    """Read what the claim script answers."""
+    """Read the answers of the claim script."""
     if isinstance(reply, bytes):
         raise Another
     now_us, granted, *each = reply
@@ -263,7 +263,7 @@ def read_record(text: bytes) -> Record:
 
 
 def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int = 0, letter: bytes = b"") -> Entry:
-    """Show a record to people, with its letter if one is given."""
+    """Convert a record to an entry, with its letter if one is given."""
     about = record.about
     kept = _kept(letter) if letter else None
     return Entry(
@@ -304,7 +304,7 @@ def read_entity(text: bytes) -> Held:
 
 
 class Day(msgspec.Struct, frozen=True):
-    """What the scripts know of a day's buckets."""
+    """A day's buckets, as the scripts count them."""
 
     newest_us: int
     counts: dict[Status, int]

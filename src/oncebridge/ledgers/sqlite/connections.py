@@ -1,15 +1,15 @@
-"""The connections of this process to one SQLite file: begun anew after a fork, and when another file is there.
+"""The connections of this process to one SQLite file: reopened after a fork, and when the file was replaced.
 
-SQLite's locks are not inherited by a forked child, but its list of them is: a child that opened the file again beside
-a connection of its parent's would lock nothing, and lose what it wrote when the parent closes. So connections are
-closed before a fork, and opened again in both processes when they are needed. Where that cannot be done, the child
+A forked child does not inherit SQLite's locks, but it does inherit SQLite's list of them: a child that opened the file
+again beside a connection of its parent's would lock nothing, and lose its writes when the parent closes. So connections
+are closed before a fork, and reopened in both processes when they are needed. Where that cannot be done, the child
 refuses: it must neither use nor close what it inherited.
 
-A file that is deleted or moved stays open, and takes what is written to where nobody looks. So each transaction looks
-at the path before and after it commits.
+A file that is deleted or moved stays open, and writes to it are lost to everyone else. So each transaction checks the
+path before and after it commits.
 
-The exception of a signal's handler may strike wherever Python runs. So transactions are functions that are given what
-to do: their `finally` begins with a call of C, which nothing can come before.
+The exception of a signal's handler may strike wherever Python runs. So a transaction is a function that takes its work
+as an argument: its `finally` begins with a call of C, and nothing can strike before that.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FORK_WAIT_S: Final = 3.0  # for threads of the parent that are in the midst of something
+FORK_WAIT_S: Final = 3.0  # for threads of the parent that are in the middle of a call
 RESCUE_WAIT_MS: Final = 1000
-#: A file that was moved away may be moved back: so long no other is taken for it.
+#: A file that was moved away may be moved back: for this long no other file is accepted in its place.
 MISSED_US: Final = 1_000_000
 
 #: Files that the parent had open when this process was forked.
@@ -51,7 +51,7 @@ class OpenBeforeFork(Exception):
 
 
 class InTransaction(Exception):
-    """A handler has a transaction, in which nothing else can be written."""
+    """A handler has a transaction, during which nothing else can be written."""
 
 
 class Opened(NamedTuple):
@@ -74,11 +74,11 @@ class Connections:
         greet: Callable[[sqlite3.Connection], None] = lambda _: None,
         connect_lent: Callable[[str], Lent] | None = None,
     ) -> None:
-        """Take where the file is, and how it is opened. `greet` is called with each new connection."""
+        """Take the path of the file, and how to open it. `greet` is called with each new connection."""
         self._path = path
         self._clock = clock
         self._connect, self._greet, self._connect_lent = connect, greet, connect_lent
-        # Reentrant, so a handler may look into its own ledger.
+        # Reentrant, so that a handler may read its own ledger.
         self.lock = threading.RLock()
         self._opened: Opened | None = None
         self._lent: Lent | None = None
@@ -86,10 +86,10 @@ class Connections:
         self._place = ""
         self._last: Identity = None
         self._missed_us: int | None = None
-        #: Another object in another process, which can be told without calling anything.
+        #: Another object in another process, which can be checked without a call.
         self._process = object()
         self._rests = False
-        #: The files behind the path when this process was about to fork.
+        #: The files behind the path just before this process forked.
         self._found = Files(None, None, None)
         forks.register(self)
 
@@ -101,12 +101,12 @@ class Connections:
     # --- using ---------------------------------------------------------------------------------------
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Read on the connection; a handler's transaction is not seen."""
+        """Read on the connection; a handler's transaction is not visible to it."""
         with self.lock:
             return work(self._ready().db)
 
     def write(self, work: Callable[[sqlite3.Connection], T], *, patience_ms: int | None = None) -> T:
-        """Hold the write lock: everything that is done takes effect together, or not at all."""
+        """Hold the write lock: all writes take effect together, or not at all."""
         with self.lock:
             self._refuse_inside_transaction()
             if self._opened is not None and self._opened.db.in_transaction:  # it could not even be rolled back
@@ -129,10 +129,10 @@ class Connections:
         end: Callable[[Lent], None],
         in_our_words: Callable[[], AbstractContextManager[None]],
     ) -> Generator[sqlite3.Connection, None, None]:
-        """Lend a connection in a transaction, between what is done in it first and last.
+        """Lend a connection in a transaction, between `begin` and `end`.
 
-        The borrower's errors pass through as they are. All that is held is held in this one function: one that
-        called another context manager could be interrupted between the two.
+        The borrower's errors pass through unchanged. Everything is held in this one function: if it called another
+        context manager, an interrupt could strike between the two.
         """
         with self.lock:
             process, db, is_clean = self._process, None, False
@@ -157,7 +157,7 @@ class Connections:
                         sqlite3.Connection.set_authorizer(db, None)
                     finally:
                         try:
-                            # By itself: while a cursor of the handler's lives, closing would end nothing.
+                            # Explicitly: while a cursor of the handler's lives, closing would end nothing.
                             if db.in_transaction:
                                 db.execute("ROLLBACK")
                         finally:
@@ -166,14 +166,14 @@ class Connections:
                                 sqlite3.Connection.close(db)
 
     def close(self) -> None:
-        """Close what is open; it is opened again when it is needed."""
+        """Close the connections; they are reopened when needed."""
         with self.lock:
             self._close()
             self._last = self._missed_us = None
             self._place = ""
 
     def _close(self) -> None:
-        # Nothing can strike between a name that is dropped and the call that closes.
+        # Nothing can strike between dropping a name and the call that closes.
         lent, self._lent = self._lent, None
         if lent is not None:
             sqlite3.Connection.close(lent)
@@ -182,7 +182,7 @@ class Connections:
             opened.db.close()
 
     def _commit(self, db: sqlite3.Connection) -> None:
-        """Commit into the file that is at the path, or raise: what went elsewhere is not believed."""
+        """Commit into the file that is at the path, or raise: a commit into any other file does not count."""
         self._look()
         db.execute("COMMIT")
         self._look()
@@ -203,7 +203,7 @@ class Connections:
     # --- opening -------------------------------------------------------------------------------------
 
     def _ready(self) -> Opened:
-        """Return the connection, opened anew where the one before must not be used any more."""
+        """Return the connection, reopened if the previous one must not be used any more."""
         if not self._place:
             self._place = os.path.abspath(self._path)  # noqa: PTH100 - a link may lead elsewhere one day
         found = files_at(self._place)
@@ -237,7 +237,7 @@ class Connections:
         self._greet(db)
         files = files_at(self._place)
         if found not in (None, files.database):
-            raise FileGone  # replaced just now: which of the two is open cannot be told
+            raise FileGone  # replaced just now: it is unknown which of the two is open
         return Opened(db, files, os.getpid())
 
     def _lendable(self) -> Lent:
@@ -251,8 +251,8 @@ class Connections:
         return lent
 
     def _drop(self, opened: Opened, found: Files) -> None:
-        """Let go of a file that is gone; what was committed is brought home, for whoever finds it where it is now."""
-        if found.have_no_other_log(opened.files):  # otherwise others may have the file, with a log of their own
+        """Drop a file that is gone; committed data is moved into it from its log, in case it is found again."""
+        if found.have_no_other_log(opened.files):  # otherwise others may have the file open, with a log of their own
             with suppress(sqlite3.Error):
                 opened.db.execute(f"PRAGMA busy_timeout = {RESCUE_WAIT_MS}")
                 opened.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -261,7 +261,7 @@ class Connections:
     # --- forks ---------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Close, unless something is in its midst: in another thread for long, or in this very one."""
+        """Close, unless a call is under way: a long one in another thread, or one in this very thread."""
         self._rests = self.lock.acquire(timeout=FORK_WAIT_S)
         opened, lent = self._opened, self._lent
         is_idle = not (opened and opened.db.in_transaction) and not (lent and lent.is_out)
@@ -271,13 +271,13 @@ class Connections:
             self._found = files_at(self._place or os.path.abspath(self._path))  # noqa: PTH100
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on; in the child nothing is open, and what could not be closed is kept as it is."""
+        """Go on; in the child nothing is open, and connections that could not be closed are kept as they are."""
         if not in_child:
             if self._rests:
                 self.lock.release()
             return
         self.lock = threading.RLock()
-        # The index is open as long as a connection is, be it one that is not ours. All of ours have been closed by now.
+        # The index is open as long as any connection is, ours or not. All of ours have been closed by now.
         if self._opened is not None or self._lent is not None or is_open_here(self._found.log_index):
             _inherited.add(self._found.database)
         self._abandon()
@@ -293,7 +293,7 @@ class Connections:
             _keep_for_ever(lent)
 
     def _refuse_inherited(self, found: Files) -> None:
-        if self._opened is not None and self._opened.pid != os.getpid():  # forked by something that told nobody
+        if self._opened is not None and self._opened.pid != os.getpid():  # forked by code that called no fork hooks
             _inherited.add(self._opened.files.database)
             self._abandon()
         if found.database is not None and found.database in _inherited:
@@ -313,7 +313,7 @@ def together(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) ->
 
 
 def refuse_inherited(path: str | os.PathLike[str]) -> None:
-    """Refuse a file that this process inherited in the midst of its use."""
+    """Refuse a file that this process inherited while it was in use."""
     found = identity(os.fspath(path))
     if found is not None and found in _inherited:
         raise OpenBeforeFork
@@ -322,9 +322,9 @@ def refuse_inherited(path: str | os.PathLike[str]) -> None:
 def _keep_for_ever(db: sqlite3.Connection) -> None:
     """Never close a connection that the parent uses too, not even at the end of this process.
 
-    Closing would undo what the parent is about to commit, in the index that both have in memory.
+    Closing would undo the parent's pending commit, in the index that both have in memory.
     """
-    import ctypes  # only where something was forked at the wrong moment
+    import ctypes  # only if something forked at the wrong moment
 
     _kept_for_ever.append(db)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))

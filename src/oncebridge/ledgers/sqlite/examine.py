@@ -1,4 +1,4 @@
-"""What the promise of a SQLite ledger rests on: its file, the disk under it, and SQLite itself."""
+"""Checks everything that the promise of a SQLite ledger depends on: its file, the disk under it, and SQLite itself."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 MOUNTS: Final = Path("/proc/self/mounts")  # Linux only; elsewhere the file system stays unknown
 
-#: Elsewhere on the network: locks may lie there, and the shared memory of a WAL does not exist.
+#: On the network: locks may be unreliable there, and the shared memory of a WAL does not exist.
 NETWORK: Final = re.compile(
     r"nfs4?|cifs|smb(fs|2|3)|afs|ceph|glusterfs|lustre|gpfs|beegfs|davfs"
     r"|fuse\.(sshfs|s3fs|mountpoint-s3|gcsfuse|blobfuse2?|rclone|glusterfs|ceph|davfs|juicefs)"
 )
-#: Passed on from somewhere: perhaps the disk of the host, perhaps not.
+#: Passed through from elsewhere: perhaps the disk of the host, perhaps not.
 PASSED_ON: Final = re.compile(r"9p|virtiofs|fuse(\..+)?")
 LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs"})  # containers without root
 
 SAFE_SYNC: Final = {2: "FULL", 3: "EXTRA"}
 WAL_RESET_SINCE: Final = (3, 7, 0)
 WAL_RESET_FIXED: Final = (3, 51, 3)
-WAL_RESET_FIXED_TOO: Final = ((3, 44, 6), (3, 50, 7))  # and what follows them in their branch
+WAL_RESET_FIXED_TOO: Final = ((3, 44, 6), (3, 50, 7))  # and later ones of their branch
 
 FREE_BYTES_LOW: Final = 256 * 1024 * 1024
 CHECK_SECONDS_MAX: Final = 5.0
-CHECK_STEPS: Final = 20_000  # of SQLite's machine between two looks at the clock: well below a millisecond each
+CHECK_STEPS: Final = 20_000  # of SQLite's machine between two checks of the clock: well below a millisecond each
 
 
 def examine(db: sqlite3.Connection, path: Path, clock: Clock) -> Iterator[Finding]:
-    """Look at an open ledger."""
+    """Examine an open ledger."""
     yield version(sqlite3.sqlite_version_info)
     yield journal(*db.execute("PRAGMA journal_mode").fetchone())
     yield sync(*db.execute("PRAGMA synchronous").fetchone())
@@ -74,7 +74,7 @@ def journal(mode: str) -> Finding:
 
 
 def sync(mode: int) -> Finding:
-    """Judge what is on the disk when a commit returns."""
+    """Judge which writes are on the disk when a commit returns."""
     if mode in SAFE_SYNC:
         return good("sync", f"{SAFE_SYNC[mode]}: a commit survives a power cut")
     return wrong(
@@ -86,7 +86,7 @@ def sync(mode: int) -> Finding:
 
 
 def file_system(path: Path, mounts: str) -> Iterator[Finding]:
-    """Judge the file system that a file is on, where it is known: SQLite's locks need a local one."""
+    """Judge the file system of a file, if it is known: SQLite's locks need a local one."""
     kind = kind_of_file_system(path, mounts)
     if kind is None:
         return
@@ -100,7 +100,7 @@ def file_system(path: Path, mounts: str) -> Iterator[Finding]:
     elif PASSED_ON.fullmatch(kind) and kind not in LOCAL_FUSE:
         yield warning(
             "file system",
-            f"{kind}: whether a local disk is behind it cannot be told",
+            f"{kind}: it is unknown whether it is on a local disk",
             "make sure that it is one: SQLite's locks and its WAL do not work over a network",
         )
     else:
@@ -112,14 +112,14 @@ def kind_of_file_system(path: Path, mounts: str) -> str | None:
     best, kind = -1, None
     for fields in (line.split(" ") for line in mounts.splitlines() if line.count(" ") > 1):
         place = PurePosixPath(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[1]))
-        # Of two mounts at one place the later one hides the other.
+        # Of two mounts at one path the later one hides the other.
         if path.is_relative_to(place) and len(place.parts) >= best:
             best, kind = len(place.parts), fields[2]
     return kind
 
 
 def space(free_bytes: int) -> Finding:
-    """Judge how much room there is."""
+    """Judge the free space."""
     found = f"{free_bytes / 1e9:,.1f} GB free"
     if free_bytes >= FREE_BYTES_LOW:
         return good("disk", found)
@@ -129,7 +129,7 @@ def space(free_bytes: int) -> Finding:
 
 
 def readers(path: Path, mode: int) -> Finding:
-    """Judge who may open the file: it holds the secret and dead letters."""
+    """Judge who may read the file: it holds the secret and dead letters."""
     if not mode & (stat.S_IROTH | stat.S_IWOTH):
         return good("file", f"mode {mode:03o}: closed to others")
     return warning(

@@ -1,4 +1,4 @@
-"""Which files are behind the path of a SQLite database: the database itself, its log, and the index of the log."""
+"""The files behind the path of a SQLite database: the database itself, its log, and the index of the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Files(NamedTuple):
     log_index: Identity
 
     def are_still(self, others: Files) -> bool:
-        """Return whether these are the others. Those that were not there, as without a log, do not matter."""
+        """Return whether these are the same as the others. Files that did not exist, such as a log, do not matter."""
         return (
             self.database == others.database
             and others.log in (None, self.log)
@@ -28,12 +28,12 @@ class Files(NamedTuple):
         )
 
     def have_no_other_log(self, others: Files) -> bool:
-        """Return whether nobody has begun another log, or another index, since the others were looked at."""
+        """Return whether no other log or index was begun since the others were recorded."""
         return self.log in (None, others.log) and self.log_index in (None, others.log_index)
 
 
 def identity(path: str) -> Identity:
-    """Return which file is at a path."""
+    """Return the identity of the file at a path."""
     try:
         found = os.stat(path)  # noqa: PTH116 - called for each transaction
     except FileNotFoundError:
@@ -42,13 +42,13 @@ def identity(path: str) -> Identity:
 
 
 def files_at(path: str) -> Files:
-    """Return which files are behind the path of a database."""
+    """Return the files behind the path of a database."""
     real = os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114 - called for each transaction
     return Files(identity(path), identity(f"{real}-wal"), identity(f"{real}-shm"))
 
 
 def is_open_here(file: Identity) -> bool:
-    """Return whether this process has a file open, whoever in it has opened it."""
+    """Return whether this process has a file open, whichever part of it opened it."""
     if file is None or not OPEN_FILES.is_dir():
         return False
     for entry in OPEN_FILES.iterdir():

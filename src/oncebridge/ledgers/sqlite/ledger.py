@@ -1,7 +1,7 @@
 """The embedded ledger: one SQLite file, shared by any number of processes on one machine.
 
-Every verb is one `BEGIN IMMEDIATE` transaction: SQLite lets one writer in at a time, so what is read
-inside it cannot change before it is written. WAL with full sync: a commit survives a power cut.
+Every verb is one `BEGIN IMMEDIATE` transaction: SQLite has one writer at a time, so rows that are read inside it cannot
+change before they are written. WAL with full sync: a commit survives a power cut.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SQLiteLedger:
     dialect: Final = "sqlite"
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None) -> None:
-        """Remember where the file is; it is opened by `open`."""
+        """Remember the path of the file; `open` opens it."""
         self.path = Path(path)
         self._clock = clock or SystemClock()
         self._connections = Connections(
@@ -84,7 +84,7 @@ class SQLiteLedger:
         )
         #: The secret of the open ledger as it is kept there, or a check of it.
         self._agreed: dict[str, bytes] | None = None
-        #: Whether another ledger, with another secret, has taken its place since it was opened.
+        #: Whether a ledger with another secret has taken its place since it was opened.
         self.is_another = False
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class SQLiteLedger:
 
         def agree(db: sqlite3.Connection) -> dict[str, bytes]:
             bring_up_to_date(db, self.path)
-            db.execute("DELETE FROM oncebridge_meta WHERE name = ''")  # fails where the file may only be read
+            db.execute("DELETE FROM oncebridge_meta WHERE name = ''")  # fails if the file is read-only
             return _kept(db) or _keep(db, first_kept(secret))
 
         with self._connections.lock:
@@ -142,7 +142,7 @@ class SQLiteLedger:
             self._write_ahead(db)
             _set_up(db)
             db.create_function("topic_matches", 2, lambda pattern, topic: bool(topic_pattern(pattern).fullmatch(topic)))
-            db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the log is opened with the first reading
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the first read opens the log
         except BaseException:
             db.close()
             raise
@@ -165,7 +165,7 @@ class SQLiteLedger:
         return db
 
     def _greet(self, db: sqlite3.Connection) -> None:
-        """Make sure that a file that is opened once more holds the same secret; one that holds none is given it."""
+        """Check that a reopened file has the same secret; give it to a file that has none."""
         if self._agreed is None or (schema_version(db) == SCHEMA_VERSION and _kept(db) == self._agreed):
             return
         if together(db, self._adopt) != self._agreed:
@@ -181,10 +181,10 @@ class SQLiteLedger:
         return _kept(db) or _keep(db, self._agreed)
 
     def _write_ahead(self, db: sqlite3.Connection) -> None:
-        """Give the file a log that is written ahead.
+        """Switch the file to a write-ahead log.
 
-        Of workers that do so at the same moment only one can; for the others it is locked at once, since each has read
-        it and would keep the one from writing.
+        Of workers that do so at the same moment only one can; for the others the file is locked at once, since each has
+        read it and would keep that one from writing.
         """
         give_up_us = self._clock.monotonic_us() + int(BUSY_TIMEOUT_S * 1_000_000)
         while True:
@@ -198,7 +198,7 @@ class SQLiteLedger:
                 return
 
     def migrate(self) -> None:
-        """Create the tables that are missing, and bring earlier ones up to date. `open` does so too."""
+        """Create missing tables, and bring earlier ones up to date. `open` does so too."""
         with self._connections.lock:
             try:
                 with in_our_words(self.path):
@@ -238,7 +238,7 @@ class SQLiteLedger:
         return self._write(lambda db: claim_rows(db, asks, Call(nonce, lease_us, self._clock.now_us())))
 
     def extend(self, claims: Sequence[Claim], *, lease_us: int) -> list[bool]:
-        """Move the lease of claims in force."""
+        """Extend the leases of claims in force."""
         return self._write(lambda db: extend_rows(db, claims, Call(b"", lease_us, self._clock.now_us())))
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
@@ -249,7 +249,7 @@ class SQLiteLedger:
         """Give a handler a connection, and settle as the last statement before the commit."""
 
         def begin(db: sqlite3.Connection) -> None:
-            # From here on nobody else can write, so a claim in force now stays in force.
+            # From here on no one else can write, so a claim in force now stays in force.
             if not is_in_force(db, settlement, self._clock.now_us()):
                 raise ClaimLost
 
@@ -273,11 +273,11 @@ class SQLiteLedger:
     # --- reading -------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> list[Entry]:
-        """Return the event's rows, with what dead letters hold."""
+        """Return the event's rows, with the content of dead letters."""
         return self._entries("WHERE event.key = ?", [key], letter="letter.raw, coalesce(letter.detail, '')")
 
     def scan(self, query: Query) -> Iterator[Entry]:
-        """Return what matches, the longest unchanged first."""
+        """Return the matching entries, the longest unchanged first."""
         if query.entities:
             yield from self._newest(query)
             return
@@ -301,7 +301,7 @@ class SQLiteLedger:
         return [Entry.from_row(row) for row in rows]
 
     def _newest(self, query: Query) -> list[Entry]:
-        """Look for entities in their own data, which nothing else can read."""
+        """Search entities by their own data, which SQL cannot read."""
 
         def work(db: sqlite3.Connection) -> list[Entry]:
             found = _newest_entries(db.execute(_READ_ENTITIES), query)
@@ -316,11 +316,11 @@ class SQLiteLedger:
         return {Status(status): number for status, number in rows}
 
     def examine(self) -> Iterator[Finding]:
-        """Look at the file, the disk and SQLite's version."""
+        """Check the file, the disk and SQLite's version."""
         yield from self._read(lambda db: [*examine(db, self.path, self._clock)])
 
     def purge(self, *, older_than_us: int) -> int:
-        """Forget events settled before then, a little at a time, and entities that rest since."""
+        """Forget events settled before then, a few at a time, and entities unused since."""
         before_us = self._clock.now_us() - older_than_us
         forgotten = 0
         while True:
@@ -352,17 +352,17 @@ def _kept(db: sqlite3.Connection) -> dict[str, bytes]:
 def _set_up(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA secure_delete = ON")  # a discarded letter is overwritten, not only unlinked
-    # Keys are random, so a batch touches pages all over its index: let more of them stay at hand, and be
-    # brought home from the log less often.
+    # Keys are random, so a batch touches pages all over its index: keep more of them in memory, and checkpoint the log
+    # less often.
     db.execute(f"PRAGMA cache_size = -{CACHE_KB}")
     db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
 
 
 def _create(path: Path) -> None:
-    """Make the file, for its owner alone, unless it is there.
+    """Make the file, for its owner alone, unless it exists.
 
-    One that is there must not be opened beside SQLite: closing it would take away the locks that other connections of
-    this process have on it. So nobody here may begin to use a new one before it is closed.
+    An existing file must not be opened beside SQLite: closing it would release the locks that other connections of this
+    process have on it. So no thread here may begin to use a new one before it is closed.
     """
     with _creating:
         if not path.exists():

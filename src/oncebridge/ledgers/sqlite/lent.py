@@ -1,4 +1,4 @@
-"""The connection that handlers get: the ledger's, but not its own."""
+"""The connection that handlers get: to the ledger's file, but not the ledger's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Statements that leave something behind on a connection after the transaction.
+#: Statements that change a connection beyond the transaction.
 _LASTING: Final = frozenset(
     {
         sqlite3.SQLITE_PRAGMA,
@@ -41,11 +41,11 @@ class Lent(sqlite3.Connection):
     """A connection in a transaction that its borrower cannot end.
 
     `INSERT OR ROLLBACK`, a trigger's `RAISE(ROLLBACK)` and some errors end the transaction from within, and SQLite
-    would commit each later statement by itself. So none is let through from there on. That is seen when a statement
-    is compiled: a connection of this class must keep no compiled ones (`cached_statements=0`).
+    would commit each later statement by itself. So every later statement is refused. That is checked when a statement
+    is compiled: a connection of this class must cache no compiled ones (`cached_statements=0`).
     """
 
-    #: No others: what a handler hangs on here would be the next one's.
+    #: No others: an attribute set by one handler would be seen by the next.
     __slots__ = ("__weakref__", "is_inherited", "is_marked", "is_out")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -53,14 +53,14 @@ class Lent(sqlite3.Connection):
         super().__init__(*arguments, **named)
         #: Whether a handler has it.
         self.is_out = False
-        #: Whether a handler has left something behind on it, so that no other one may get it.
+        #: Whether a handler has changed it beyond its transaction, so that no other one may get it.
         self.is_marked = False
         #: Whether this process was forked while a handler of its parent's had it.
         self.is_inherited = False
 
     def hand_out(self) -> None:
-        """Keep the borrower from ending the transaction; savepoints are fine."""
-        # No call in here: an exception of a signal's handler would be swallowed by SQLite.
+        """Prevent the borrower from ending the transaction; savepoints are fine."""
+        # No call in here: SQLite would swallow the exception of a signal's handler.
         db: Any = weakref.proxy(self)
 
         def authorize(action: int, *_: object) -> int:
@@ -74,7 +74,7 @@ class Lent(sqlite3.Connection):
         self.is_out = True
 
     def take_back(self) -> None:
-        """Make it ready for statements of the ledger, whatever the handler has set."""
+        """Prepare it for statements of the ledger, whatever the handler has set."""
         self.is_out = False
         super().set_authorizer(None)
         super().set_progress_handler(None, 0)
@@ -84,7 +84,7 @@ class Lent(sqlite3.Connection):
             self.is_marked = True
 
     def set_authorizer(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: it is what holds the transaction together."""
+        """Refuse: the authorizer protects the transaction."""
         raise sqlite3.ProgrammingError("the connection of `transaction` is the ledger's: its authorizer stays as it is")
 
     def close(self) -> None:

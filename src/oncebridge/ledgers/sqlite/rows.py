@@ -48,7 +48,7 @@ _WRITE_LETTER: Final = (
     "INSERT OR REPLACE INTO oncebridge_letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)"
 )
 _DELETE_LETTER: Final = "DELETE FROM oncebridge_letter WHERE key = ? AND handler = ?"
-#: Ends a fact's claim as `settle_claim` would, where that is plain: in force, without a letter, and done.
+#: Ends a fact's claim as `settle_claim` would, in the simple case: in force, without a letter, and done.
 _SETTLE_DONE: Final = """
     UPDATE oncebridge_event SET status = 'done', nonce = x'', lease_until_us = 0, changed_us = ?, retry_at_us = 0
     WHERE key = ? AND handler = ? AND token = ? AND status = 'claimed' AND letter = 0"""
@@ -72,7 +72,7 @@ def _read_entities(keys: int) -> str:
 
 
 class Change(NamedTuple):
-    """A record that a call has changed, the one before it, and the letter that goes with it."""
+    """A record that a call has changed, the one before it, and the letter that belongs to it."""
 
     ask: Ask
     before: Record | None
@@ -84,7 +84,7 @@ class Rows:
     """The records and entities of a call: as they were read, and as the call has left them so far."""
 
     def __init__(self, db: sqlite3.Connection, asks: Sequence[Ask]) -> None:
-        """Read what the ledger knows of these events and of their entities."""
+        """Read the records of these events and of their entities."""
         self._db = db
         self._records = dict(_records(db, {ask.key for ask in asks}))
         self._entities = dict(_entities(db, {ask.entity for ask in asks if ask.entity is not None}))
@@ -100,7 +100,7 @@ class Rows:
         return None if ask.entity is None else self._entities.get(ask.entity)
 
     def change(self, ask: Ask, record: Record | None, entity: Entity | None, letter: Letter | None = None) -> None:
-        """Note what an event and its entity become; None where they stay."""
+        """Note the new record of an event and of its entity; None where they stay."""
         if record is not None:
             self._changes.append(Change(ask, self.record(ask), record, letter))
             self._records[ask.key, ask.handler] = record
@@ -108,7 +108,7 @@ class Rows:
             self._entities[ask.entity] = self._held[ask.entity] = entity
 
     def write(self) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         new = [(*astuple(one.record), *_about(one.ask)) for one in self._changes if one.before is None]
         known = [one for one in self._changes if one.before is not None]
         changed = [(*astuple(one.record), one.ask.key, one.ask.handler) for one in known]
@@ -138,7 +138,7 @@ class Rows:
 
 
 def claim_rows(db: sqlite3.Connection, asks: Sequence[Ask], call: Call) -> list[Answer]:
-    """Answer a call. Facts are taken for new first, and written together; the rest is looked at."""
+    """Answer a call. Facts are first assumed to be new, and written together; the rest is read."""
     facts = [ask for ask in asks if ask.entity is None and not ask.redrive]
     answers: dict[tuple[bytes, str], Answer] = {}
     for some in _parts(facts):
@@ -152,7 +152,7 @@ def claim_rows(db: sqlite3.Connection, asks: Sequence[Ask], call: Call) -> list[
 
 
 def _claim_new(db: sqlite3.Connection, facts: Sequence[Ask], call: Call) -> dict[tuple[bytes, str], Answer]:
-    """Write facts that are taken for new. They are decided alike; only what each brings along differs."""
+    """Write facts that are assumed to be new. All get the same decision; only their own data differs."""
     answer, granted = claim_fact(facts[0], None, call)
     assert granted is not None
     before = (granted.status, granted.token, granted.nonce, granted.lease_until_us)
@@ -189,7 +189,7 @@ def _claim_known(rows: Rows, asks: Sequence[Ask], call: Call) -> dict[tuple[byte
 
 
 def extend_rows(db: sqlite3.Connection, claims: Sequence[Claim], call: Call) -> list[bool]:
-    """Move the leases of claims in force."""
+    """Extend the leases of claims in force."""
     rows = Rows(db, [claim.ask for claim in claims])
     kept = []
     for claim in claims:
@@ -201,12 +201,12 @@ def extend_rows(db: sqlite3.Connection, claims: Sequence[Claim], call: Call) -> 
 
 
 def settle_rows(db: sqlite3.Connection, settlements: Sequence[Settlement], now_us: int) -> list[bool]:
-    """End claims. Facts that are done are taken for plain first, and settled together; the rest is looked at."""
+    """End claims. Facts that are done are first assumed to be simple, and settled together; the rest is read."""
     plain = [_is_plain(one) for one in settlements]
     facts = [one.claim for one, is_plain in zip(settlements, plain, strict=True) if is_plain]
     before = db.total_changes
     db.executemany(_SETTLE_DONE, [(now_us, claim.ask.key, claim.ask.handler, claim.token) for claim in facts])
-    are_settled = db.total_changes - before == len(facts)  # else each is looked at: one of these finds its own outcome
+    are_settled = db.total_changes - before == len(facts)  # else each is read: a repeat finds its own outcome
     rest = [one for one, is_plain in zip(settlements, plain, strict=True) if not (is_plain and are_settled)]
     looked_at = iter(_settle(db, rest, now_us)) if rest else iter(())
     return [(is_plain and are_settled) or next(looked_at).ok for is_plain in plain]
@@ -217,7 +217,7 @@ def _is_plain(settlement: Settlement) -> bool:
 
 
 def settle_in_force(db: sqlite3.Connection, settlement: Settlement, now_us: int) -> bool:
-    """End a claim in force; False where it is not, also where it has ended in the same way before."""
+    """End a claim in force; False if it is not, also if it has already ended in the same way."""
     (kept,) = _settle(db, [settlement], now_us)
     return kept.record is not None
 

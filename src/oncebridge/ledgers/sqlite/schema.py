@@ -1,4 +1,4 @@
-"""The tables of the SQLite ledger: made where they are missing, and brought up to date where an earlier version is."""
+"""The tables of the SQLite ledger: created if they are missing, and brought up to date from an earlier version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 2
 _ROWS_AT_ONCE: Final = 1000
 
-#: The newest done event of each entity as version 1 kept it. The event itself may be forgotten since.
+#: The newest done event of each entity as version 1 kept it. The event itself may have been forgotten.
 _READ_ENTITIES_1: Final = """
     SELECT entity.key, entity.token, entity.lease_until_us, entity.changed_us, entity.unsure, entity.state,
         entity.moment, entity.line, entity.newest, event.topic, event.time_ms, event.envelope, event.conversation,
@@ -50,7 +50,7 @@ def schema_version(db: sqlite3.Connection) -> int:
 
 
 def bring_up_to_date(db: sqlite3.Connection, path: str | os.PathLike[str]) -> None:
-    """Make the tables that are missing, in the transaction that the caller holds open; a newer ledger is refused."""
+    """Make missing tables, in the transaction that the caller holds open; a newer ledger is refused."""
     found = schema_version(db)
     if found > SCHEMA_VERSION:
         raise LedgerRefused(f"{path} was written by a newer Oncebridge (schema {found}); update this one")

@@ -1,4 +1,4 @@
-"""What can go wrong with a SQLite file, in our words."""
+"""Errors of a SQLite file, in our words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def in_our_words(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours, with what to do."""
+    """Translate SQLite's errors into ours, with the fix."""
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -2,8 +2,8 @@
 
 local RETENTION_S = tonumber(ARGV[1])
 
--- A bucket lives until its day is over for long. Events that come around their own day need not touch that;
--- for any other the bucket's life is counted from now.
+-- A bucket expires long after its day. Events that come around their own day leave that unchanged; for any other
+-- the bucket's time to live is counted from now.
 local function bucket_life_s(day)
   local from = TODAY
   if day > TODAY and day < TODAY + 400 then from = day end
@@ -11,11 +11,11 @@ local function bucket_life_s(day)
 end
 
 local function make_bucket(key, day)
-  call('HSET', key, '', '') -- so that it exists, and can have a life, before its first record
+  call('HSET', key, '', '') -- so that it exists, and can expire, before its first record
   call('EXPIRE', key, bucket_life_s(day))
 end
 
--- Take from the bucket that is split what belongs into the new one.
+-- Move the records of the new bucket out of the one that is split.
 local function split(found, day)
   if found.buckets == found.half * 2 then found.half = found.half * 2 end
   local from, to = found.prefix .. (found.buckets - found.half), found.prefix .. found.buckets
@@ -39,10 +39,10 @@ local function split(found, day)
   found.buckets = found.buckets + 1
 end
 
--- Which statuses are in buckets, and where their days count them.
+-- The statuses that are kept in buckets, and where their days count them.
 local IN_BUCKETS = {D = 'done', e = 'echo', s = 'stale'}
 
--- Keep an event: short is what a bucket says of it, its status first.
+-- Keep an event: short is its value in a bucket, the status first.
 local function into_bucket(found, id, short)
   local day = found.day
   if found.n == 0 then make_bucket(found.prefix .. '0', day) end

@@ -1,13 +1,13 @@
 -- Claim events. ARGV: nonce, lease in microseconds, the ledger's mark, then an ask each:
 --   1 flags | 2-5 day | 6-21 id | 22-24 envelope | a state's entity | content, if flagged | about
 -- Asks of one entity are a chain, in their order.
--- The answers: the time; the chains that were granted, each as its first and its top token, how it is held, and data; then
--- for each ask
+-- The answers: the time; the granted chains, each as its first and its top token, how it is held, and data; then for
+-- each ask
 --   0: a fact was granted, and the time is its token | n * PLACES + m: the state m of chain n, from 0, was granted |
---   g token, attempt, chain | w: wants to be asked for alone | b microseconds: busy | z: waits for one before it |
+--   g token, attempt, chain | w: must be claimed alone | b microseconds: busy | z: waits for one before it |
 --   k about: conflict | d status, same envelope, about: duplicate | r status, envelope: a republish that is in
 --   a bucket | n: no letter to redrive
--- Or a text, where the shard is not that ledger's: it was emptied, or has begun anew since.
+-- Or a text, if the shard is not that ledger's: it was emptied, or started over since.
 
 -- include places records
 
@@ -22,8 +22,8 @@ local records = call('HMGET', OPEN, unpack(ids))
 local kinds, granted, written, n = {}, {}, {}, 0
 local answers = {NOW, granted}
 
--- What few calls need is defined only where it is needed: that alone would take longer than a claim. The constants are
--- included once more, since each that a function takes from outside costs time, too.
+-- Code that few calls need is defined only when it is needed: defining it alone would take longer than a claim. The
+-- constants are included once more, since each upvalue of a function costs time, too.
 local function rare()
 -- include records entities claim_rare
 return decide, claim_chains
@@ -31,12 +31,12 @@ end
 
 local FACT_TIMES = pack('>dddd', NOW, NOW + LEASE_US, NOW, 0) -- token, lease, changed, again
 
--- Facts that nobody has seen, and duplicates, take the shortest way.
+-- New facts, and duplicates, take the shortest way.
 local decide, claim_chains, day_text, day
 for i, id in ipairs(ids) do
   local ask, record, answer = ARGV[BEFORE + i], records[i], nil
   local flags = byte(ask, 1)
-  local kind = kinds[flags] -- what an ask's flags say; few are different
+  local kind = kinds[flags] -- the meaning of an ask's flags; few are different
   if not kind then
     kind = {flags = flags, envelope = flag(flags, ENVELOPE), shared = flag(flags, SHARED)}
     kind.is_rare = flag(flags, STATE) or flag(flags, REDRIVE)
@@ -72,5 +72,5 @@ end
 
 local held = claim_chains and claim_chains() or {}
 if n > 0 then call('HSET', OPEN, unpack(written)) end
-for key, text in pairs(held) do call('SET', key, text) end -- without a life: they must not expire under their holder
+for key, text in pairs(held) do call('SET', key, text) end -- without a TTL: they must not expire under their holder
 return answers

@@ -5,7 +5,7 @@ local PLACES = 4096
 local NOW_TEXT, UNTIL_TEXT = pack('>d', NOW), pack('>d', NOW + LEASE_US)
 local STATE_TIMES = pack('>ddd', 0, NOW, 0) -- lease, changed, again
 
--- Where the content is in a record or an ask, by its flags, or would be.
+-- The position of the content in a record or an ask, by its flags, or where it would be.
 local function content_at(flags, rest_at)
   return flag(flags, STATE) and rest_at + DIGEST or rest_at
 end
@@ -22,7 +22,7 @@ local function about_of(record)
   return sub(record, content_at(flags, REST_AT) + (flag(flags, CONTENT) and DIGEST or 0))
 end
 
--- Answer an ask for which the record alone speaks: there is nothing to claim.
+-- Answer an ask that the record alone decides: there is nothing to claim.
 local function known(ask, kind, record)
   local redrive = flag(kind.flags, REDRIVE)
   if not record then return redrive and 'n' end
@@ -51,7 +51,7 @@ local function granted_before(record, chain)
     .. pack('>HH', unpack_struct('>H', record, ATTEMPTS_AT) + 1, chain)
 end
 
--- Claim an event that has a record already, and return its attempts.
+-- Claim an event that already has a record, and return its attempts.
 local function write_over(id, ask, kind, record, times)
   local attempts, kept, rest = unpack_struct('>H', record, ATTEMPTS_AT), kind.kept, sub(ask, TAIL)
   local status, flags = sub(record, 1, 1), byte(record, 2)
@@ -107,7 +107,7 @@ local function answer_from(chain, place, answer)
   for m = place, #chain do answers[chain[m] + 2] = answer end
 end
 
--- Answer the repeat of a call whose reply was lost as that reply did.
+-- Answer the repeat of a call whose reply was lost with the same answers.
 local function grant_again(chain, text)
   local top = sub(text, 1, TOP_END)
   granted[#granted + 1] = top .. top .. sub(text, HOLD_AT, HOLD_AT) .. sub(text, HELD_DATA_AT)
@@ -134,7 +134,7 @@ local function token_text(token)
   return text
 end
 
--- Grant the first states of a chain, and return what the entity becomes.
+-- Grant the first states of a chain, and return the entity's new value.
 local function grant(chain, number, token, hold, data)
   local first, place = math.max(token + 1, NOW), (#granted + 1) * PLACES
   for m = 1, number do

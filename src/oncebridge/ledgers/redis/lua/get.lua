@@ -1,4 +1,4 @@
--- Look one event up. ARGV: an id for each handler that may have it. For each the answer is
+-- Look up one event. ARGV: an id for each handler that may have it. For each the answer is
 --   {}, {record, letter, 'record'}, or {the bucket's value, day}
 
 -- include places

@@ -1,16 +1,16 @@
--- Where things are, in every script. KEYS[1] is the shard's prefix; it carries the shard's hash tag.
+-- The keys of every script. KEYS[1] is the shard's prefix; it contains the shard's hash tag.
 --
 --   <prefix>open      hash, id -> record: events that are claimed, failed, given back, dead or discarded
---   <prefix>letters   hash, id -> what a dead letter holds
+--   <prefix>letters   hash, id -> the content of a dead letter
 --   <prefix>days      hash, day -> newest settle, places taken, done, echo, stale: five doubles
 --   <prefix>D:B       hash, first bytes of the id -> status, envelope, token: bucket B of event day D
 --   <prefix>e:ID      a settled event without a shared time: its record, which expires by itself
 --   <prefix>n:ENTITY  an entity
---   <prefix>mark      which ledger this is a shard of: a server that was emptied has none
+--   <prefix>mark      the ledger that this is a shard of: a server that was emptied has none
 --
--- A day's buckets grow by linear hashing: with N buckets a record is in the one that N says, and each time
--- FILL more records are in, one bucket is split into two. So every look is at one small hash, whatever
--- the day's traffic, and no worker has to know N: only scripts compute places.
+-- A day's buckets grow by linear hashing: the number N of buckets determines a record's bucket, and each time FILL more
+-- records are in, one bucket is split into two. So every lookup reads one small hash, whatever the day's traffic, and
+-- no worker has to know N: only scripts compute places.
 
 local PREFIX = KEYS[1]
 local OPEN, LETTERS, DAYS = PREFIX .. 'open', PREFIX .. 'letters', PREFIX .. 'days'
@@ -47,7 +47,7 @@ local function day_of(day)
   return found
 end
 
--- The bucket of the id that stands in a text at some place.
+-- The bucket of the id at some position in a text.
 local function bucket_of(day, text, first)
   local a, b, c, d = byte(text, first, first + 3)
   local hash = a * 16777216 + b * 65536 + c * 256 + d

@@ -1,5 +1,5 @@
--- Forget a little. ARGV: before which time, and either a day, or ids in the hash of open ones, keys of events
--- without a shared time, or keys of entities. Returns how many events were forgotten, and whether more of the day is left.
+-- Forget a little. ARGV: before which time, and either a day, or ids in the hash of open ones, keys of events without a
+-- shared time, or keys of entities. Returns how many events were forgotten, and whether more of the day is left.
 
 -- include places records entities
 
@@ -16,7 +16,7 @@ if KIND == 'day' then
     call('HDEL', DAYS, ARGV[FIRST])
     return {found.done + found.echo + found.stale, 0}
   end
-  found.n = first * FILL -- a late event finds its place among what is left, and keeps that from being forgotten
+  found.n = first * FILL -- a late event finds its place among the rest, and keeps that from being forgotten
   call('HSET', DAYS, day, pack('>ddddd', found.newest, found.n, found.done, found.echo, found.stale))
   return {0, 1}
 end

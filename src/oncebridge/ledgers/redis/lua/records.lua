@@ -1,6 +1,6 @@
 -- Records of events that are in no bucket, as strings:
 --   1 status | 2 flags | 3-4 attempts | 5-12 nonce | 13-20 token | 21-28 lease until | 29-36 changed | 37-44 again |
---   45-47 envelope | a state's entity | the content's digest, if flagged | what people want to know
+--   45-47 envelope | a state's entity | the content's digest, if flagged | fields for people
 -- A state has no lease of its own.
 
 local CLAIMED, RETRY, DEAD, DISCARD = 'c', 'r', 'd', 'x' -- l: released, D: done, e: echo, s: stale

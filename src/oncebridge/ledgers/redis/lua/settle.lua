@@ -1,7 +1,7 @@
 -- End claims. ARGV: retention, then a settlement each:
 --   1 status | 2 flags | 3-6 day | 7-22 id | 23-30 token | for a chain: 31-46 entity, 47-54 top token |
---   for retry: 8 bytes, again in so many microseconds | for dead: 4 bytes, the letter's length; the letter |
---   for a chain: what its entity's data becomes
+--   for retry: 8 bytes, microseconds until the next try | for dead: 4 bytes, the letter's length; the letter |
+--   for a chain: the new data of its entity
 -- For each the answer is 1 if the claim was in force, or if this is the repeat of its end.
 
 -- include places buckets records
@@ -22,7 +22,7 @@ local function day_in(settlement)
   return day
 end
 
--- What few calls need is defined only where it is needed, as in claim.lua.
+-- Code that few calls need is defined only when it is needed, as in claim.lua.
 local function rare()
 -- include records entities settle_rare
 return settle_otherwise, chain_in_force, write_entities
@@ -52,7 +52,7 @@ for i, id in ipairs(ids) do
   end
 end
 
--- Whatever takes memory comes first: a server that is full refuses it, and then nothing has been erased.
+-- Writes that take memory come first: a full server refuses them, and then nothing has been erased.
 if #written > 0 then call('HSET', OPEN, unpack(written)) end
 if #letters > 0 then call('HSET', LETTERS, unpack(letters)) end
 if write_entities then write_entities() end

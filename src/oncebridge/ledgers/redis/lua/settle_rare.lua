@@ -24,7 +24,7 @@ if #chains > 0 then
   end
 end
 
--- Tell whether a state's chain is in force; if so, this end is the last one of it so far.
+-- Return whether a state's chain is in force; if so, this end is the last one of it so far.
 local function chain_in_force(settlement)
   local chain = chain_of[sub(settlement, ENTITY_FROM, ENTITY_TO)]
   if chain.top ~= sub(settlement, TOP, TOP_TO) then return false end
@@ -33,7 +33,7 @@ local function chain_in_force(settlement)
   return true
 end
 
--- Where the part of a settlement is that only some ends have.
+-- The position of the part of a settlement that only some ends have.
 local function extra_at(settlement)
   return flag(byte(settlement, 2), CHAIN) and TOP_TO + 1 or ENTITY_FROM
 end
@@ -57,7 +57,7 @@ local function write_entities()
       -- Nothing has ended.
     elseif chain.freed or sub(text, HOLD_AT, HOLD_AT) == FREE then
       call('SET', key, chain.top .. NOW_TEXT .. FREE .. data_of(chain.last), 'EX', RETENTION_S)
-    else -- without a life: it must not expire under its holder
+    else -- without a time to live: it must not expire under its holder
       call('SET', key, chain.top .. NOW_TEXT .. HELD .. sub(text, UNTIL_AT, HOLDER_END) .. data_of(chain.last))
     end
   end
