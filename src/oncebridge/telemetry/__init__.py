@@ -62,8 +62,8 @@ class Books:
     def enter(self, *columns: str) -> None:
         """Note the columns that deliveries ended in."""
         with self._lock:
-            for column, number in Counter(columns).items():
-                self._columns[column] += number
+            for column in columns:
+                self._columns[column] += 1
 
     def as_dict(self) -> dict[str, int | bool]:
         """Return the books; a delivery without a column is still retrying."""
