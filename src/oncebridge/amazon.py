@@ -149,7 +149,7 @@ def bus_client(bus: str, setting: str) -> Any:
     return make_client("events", region=None if match is None else match["region"])
 
 
-# --- what an error means -----------------------------------------------------------------------------
+# --- the meaning of an error -------------------------------------------------------------------------
 
 
 class Meaning(Enum):

@@ -104,7 +104,7 @@ class Bridge:
     def rewire(self, settings: Settings, ledger: str | None = None) -> None:
         """Take other settings, and another ledger if one is named; handlers stay. Not during a batch.
 
-        For commands: options on the command line win over what a program has given its bridge.
+        For commands: options on the command line win over those that a program has given its bridge.
         """
         self.close()
         sinks = [*self.sinks.values()]

@@ -238,7 +238,7 @@ class BatchCompleter:
             self._under_way = None
 
     def _end_broken_transactions(self, ended: Iterable[At]) -> None:
-        """Release events whose transaction broke off; a refusal says that it has committed all the same.
+        """Release events whose transaction broke off; a refusal means that it has committed after all.
 
         The rest of a chain is released with the state of its entity after that. If that is unknown, its lease runs out.
         """

@@ -108,7 +108,7 @@ class Flow:
             check_transaction(handler, ledger)
 
     def run(self, raws: Sequence[Any], limits: BatchLimits = USUAL) -> list[Result]:
-        """Process a batch; return what became of each delivery, in order."""
+        """Process a batch; return the result of each delivery, in order."""
         return self._run(limits, partial(self._process, raws))
 
     def _run(self, limits: BatchLimits, work: Callable[[Run], T]) -> T:

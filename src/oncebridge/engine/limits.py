@@ -1,4 +1,4 @@
-"""The batch limits: what a source sets for one batch, beside the settings."""
+"""The batch limits: values that a source sets for one batch, beside the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ledger grants, fences and frees: pure decisions on records and entities, with no rule of order among them.
+"""The rules by which a ledger grants, fences and frees: pure decisions on records and entities, none about order.
 
 A ledger fetches the records of a call, computes with these functions how they change, and writes them back, all in
 one atomic step. Ledgers that decide inside their server (Lua, SQL) follow the same rules there; the contract and random

@@ -1,4 +1,4 @@
-"""Who may send over HTTP: senders that know one of the keys."""
+"""The keys of senders over HTTP: only those that know one may send."""
 
 from __future__ import annotations
 

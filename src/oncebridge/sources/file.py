@@ -159,7 +159,7 @@ class FileRun:
         self._read = 0
         self._next = 1
         self._exhausted = False
-        #: The error that ended reading; deliveries read before it are processed all the same.
+        #: The error that ended reading; deliveries read before it are still processed.
         self.unread: ConfigurationError | None = None
 
     @property

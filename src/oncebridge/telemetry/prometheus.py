@@ -72,7 +72,7 @@ class Prometheus:
         for name, (explained, read) in self._gauges.items():
             try:
                 value = read()
-            except Exception:  # noqa: BLE001 - the other metrics are shown all the same
+            except Exception:  # noqa: BLE001 - the other metrics are still shown
                 logger.exception("the gauge %s failed, and is left out", name)
             else:
                 yield GaugeMetricFamily(f"oncebridge_{name}", explained, value)

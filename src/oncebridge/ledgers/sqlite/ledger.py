@@ -172,7 +172,7 @@ class SQLiteLedger:
             self.is_another = True
             raise LedgerRefused(
                 f"{self.path} was replaced by a ledger with another secret: every event would look fresh; put the file "
-                "back, or start anew with this one"
+                "back, or start over with this one"
             )
 
     def _adopt(self, db: sqlite3.Connection) -> dict[str, bytes]:
@@ -262,7 +262,7 @@ class SQLiteLedger:
                 if not db.is_marked:
                     raise
                 raise HandlerWriteRefused(
-                    "what the handler has set on its connection keeps it from settling"
+                    "a setting that the handler left on its connection prevents the settle"
                 ) from error
             if not is_settled:
                 raise ClaimLost

@@ -30,7 +30,7 @@ def in_our_words(path: Path) -> Iterator[None]:
     except FileGone as error:
         raise LedgerUnavailable(
             f"{path} was deleted, moved or replaced while it was in use, so nothing of this was acknowledged; if it is "
-            "not put back it is begun anew, and what it remembered is forgotten: stop the workers before you move it"
+            "not put back a new one is begun, and the old one's memory is lost: stop the workers before you move it"
         ) from error
     except OpenBeforeFork as error:
         raise LedgerRefused(
