@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
