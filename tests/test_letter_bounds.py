@@ -35,6 +35,17 @@ def test_the_unreadable_ones_of_a_request_are_one_letter():
         assert len(letters(function.bridge)) == 1
 
 
+def test_the_unreadable_ones_of_a_request_are_one_ask():
+    """The ledger is asked once for the letter that they share, and told once that it is dead."""
+    with Function() as function:
+        ledger, asked, settled = function.bridge.ledger, [], []
+        claim, settle = ledger.claim, ledger.settle
+        ledger.claim = lambda asks, **options: asked.append(len(asks)) or claim(asks, **options)
+        ledger.settle = lambda ends: settled.append(len(ends)) or settle(ends)
+        assert function(url_request(json.dumps(UNREADABLE)))["statusCode"] == 400
+    assert (asked, settled) == ([1], [1])
+
+
 def test_each_request_has_its_own_letter_and_large_ones_have_several():
     """What every ledger takes fits into each; nothing is left out."""
     with Function() as function:

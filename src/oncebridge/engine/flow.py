@@ -124,7 +124,8 @@ class Flow:
         if requests:
             join_unreadable(deliveries, requests, self.secret)
         tasks = [task for delivery in deliveries for task in delivery.tasks]
-        self._bring_to_results(tasks, give_up_us, run)
+        # Unreadable deliveries of one request may share a task.
+        self._bring_to_results(list(dict.fromkeys(tasks)) if requests else tasks, give_up_us, run)
         return [delivery.result for delivery in deliveries]
 
     def read(self, raw: Any) -> Delivery:
