@@ -100,6 +100,7 @@ class _UsualDelivery(_Written, rename={"detail_type": "detail-type", "replay_nam
 
 
 _USUAL: Final = msgspec.json.Decoder(_UsualDelivery)
+USUAL_BYTES_MAX: Final = 65_536
 
 
 #: Turns an object that is no envelope into one: settings say how an input transformer changed it.
@@ -110,7 +111,8 @@ def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape
     """Parse one delivery, or raise `Unreadable` with the reason."""
     data = raw if type(raw) is bytes else as_bytes(raw)
     check_size(data)
-    usual = read_record(_USUAL, data)
+    # A large one is rarely usual, and reading it twice may take long.
+    usual = read_record(_USUAL, data) if len(data) <= USUAL_BYTES_MAX else None
     event = None if usual is None else _usual_event(usual, data)
     return _any_event(data, reshape) if event is None else event
 

@@ -44,7 +44,7 @@ _OWN: Final[dict[str | None, Callable[[str], Exception]]] = {
 #: SQLSTATE or its class -> advice.
 _BY_STATE: Final = {
     "25006": "this is a read replica: use the address of the primary",
-    "55P03": "a session keeps the ledger's rows locked; look in pg_stat_activity for an idle transaction",
+    "55P03": "a session holds a lock on the ledger's rows; look in pg_stat_activity for an idle transaction",
     "57014": "a statement_timeout ended the call; raise it for this user",
     "53100": "make room on the server's disk; nothing was acknowledged meanwhile",
     "53300": "the server has too many connections; raise max_connections, or run fewer workers",
