@@ -14,6 +14,9 @@ PACKAGE = os.path.dirname(oncebridge.__file__) + os.sep  # noqa: PTH120 - as fra
 #: Records that are made when the program starts, and carry no event.
 STANDING = {"Address", "BatchLimits", "Field", "Handler", "Profile", "Script", "Verb"}
 
+#: Called only if the reply is not there yet.
+BY_CHANCE = {("ledgers/redis/connection.py", "Connection.has_answer")}
+
 
 class Way:
     """The files, functions and records that a call of the bridge passes."""
@@ -78,8 +81,8 @@ def test_one_event_passes_few_files_functions_and_records(valkey, make, files, f
         bridge.on("*")(lambda _event: None)
         for number in range(3):  # what is done once, such as loading a script, is no part of it
             bridge.process_many([make(number)])
-        # A reply that is there already, or not yet, makes a step of difference: the shortest way counts.
+        # Threads beside it may add a step of their own: the shortest way counts.
         ways = [traced(bridge, make(number)) for number in range(3, 23)]
-    found = min((len(way.functions), len(way.files), len(way.records - STANDING)) for way in ways)
+    found = min((len(way.functions - BY_CHANCE), len(way.files), len(way.records - STANDING)) for way in ways)
     assert all("engine/flow.py" in way.files for way in ways)
     assert all(one <= most for one, most in zip(found, (functions, files, records), strict=True)), found
