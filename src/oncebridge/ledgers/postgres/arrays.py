@@ -7,14 +7,14 @@ the type is known, and the same in each call, so that a statement is prepared on
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from psycopg.adapt import Dumper
 from psycopg.postgres import types
 from psycopg.pq import Format
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from psycopg.abc import AdaptContext
 
@@ -46,61 +46,56 @@ class Texts(list[str | None]):
     """To be sent as text[]."""
 
 
-class _ArrayDumper(Dumper):
-    format = Format.BINARY
-    element: int
-
-    def dump(self, obj: Any) -> bytes:
-        elements = self.written(obj)
-        return _HEAD(1, 1, self.element, len(elements), 1) + b"".join(elements)
-
-    def written(self, values: Any) -> Sequence[bytes]:
-        raise NotImplementedError
+def _array(element: str, elements: list[bytes]) -> bytes:
+    """Write an array of elements that are written already, each behind its length."""
+    return _HEAD(1, 1, types[element].oid, len(elements), 1) + b"".join(elements)
 
 
-class _BooleansDumper(_ArrayDumper):
-    element, oid = types["bool"].oid, types["bool"].array_oid
-
-    def written(self, values: Booleans) -> Sequence[bytes]:
-        return [_BOOLEAN[value] for value in values]
+def _strings(element: str, values: Iterable[bytes | None]) -> bytes:
+    return _array(element, [_NULL if value is None else _LENGTH(len(value)) + value for value in values])
 
 
-class _IntegersDumper(_ArrayDumper):
-    element, oid = types["int4"].oid, types["int4"].array_oid
+class _BooleansDumper(Dumper):
+    format, oid = Format.BINARY, types["bool"].array_oid
 
-    def written(self, values: Integers) -> Sequence[bytes]:
-        return [_NULL if value is None else _INTEGER(4, value) for value in values]
-
-
-class _BigintsDumper(_ArrayDumper):
-    element, oid = types["int8"].oid, types["int8"].array_oid
-
-    def written(self, values: Bigints) -> Sequence[bytes]:
-        return [_NULL if value is None else _BIGINT(8, value) for value in values]
+    def dump(self, obj: Booleans) -> bytes:
+        return _array("bool", [_BOOLEAN[value] for value in obj])
 
 
-class _BytesDumper(_ArrayDumper):
-    element, oid = types["bytea"].oid, types["bytea"].array_oid
+class _IntegersDumper(Dumper):
+    format, oid = Format.BINARY, types["int4"].array_oid
 
-    def written(self, values: Sequence[bytes | None]) -> Sequence[bytes]:
-        return [_NULL if value is None else _LENGTH(len(value)) + value for value in values]
+    def dump(self, obj: Integers) -> bytes:
+        return _array("int4", [_NULL if value is None else _INTEGER(4, value) for value in obj])
 
 
-class _TextsDumper(_BytesDumper):
-    element, oid = types["text"].oid, types["text"].array_oid
+class _BigintsDumper(Dumper):
+    format, oid = Format.BINARY, types["int8"].array_oid
 
-    def written(self, values: Sequence[Any]) -> Sequence[bytes]:
+    def dump(self, obj: Bigints) -> bytes:
+        return _array("int8", [_NULL if value is None else _BIGINT(8, value) for value in obj])
+
+
+class _BytesDumper(Dumper):
+    format, oid = Format.BINARY, types["bytea"].array_oid
+
+    def dump(self, obj: Bytes) -> bytes:
+        return _strings("bytea", obj)
+
+
+class _TextsDumper(Dumper):
+    format, oid = Format.BINARY, types["text"].array_oid
+
+    def dump(self, obj: Texts) -> bytes:
         encoding = self.connection.info.encoding if self.connection else "utf-8"
-        return super().written([None if value is None else value.encode(encoding) for value in values])
+        return _strings("text", [None if value is None else value.encode(encoding) for value in obj])
 
 
 def register(context: AdaptContext) -> None:
     """Register the dumpers of these arrays on a connection."""
-    for kind, dumper in {
-        Booleans: _BooleansDumper,
-        Integers: _IntegersDumper,
-        Bigints: _BigintsDumper,
-        Bytes: _BytesDumper,
-        Texts: _TextsDumper,
-    }.items():
-        context.adapters.register_dumper(kind, dumper)
+    adapters = context.adapters
+    adapters.register_dumper(Booleans, _BooleansDumper)
+    adapters.register_dumper(Integers, _IntegersDumper)
+    adapters.register_dumper(Bigints, _BigintsDumper)
+    adapters.register_dumper(Bytes, _BytesDumper)
+    adapters.register_dumper(Texts, _TextsDumper)
