@@ -19,7 +19,7 @@ from oncebridge.claim import (
 )
 from oncebridge.errors import ClaimLost, LedgerRefused, LedgerUnavailable, OncebridgeError
 from oncebridge.identity import Moment
-from oncebridge.ledgers.dynamodb.items import stored
+from oncebridge.ledgers.dynamodb.items import stored, wrapped
 from oncebridge.ledgers.dynamodb.server_time import DateTime
 from oncebridge.ledgers.findings import Level
 from oncebridge.ledgers.grants import Call, Record, settle_claim
@@ -637,6 +637,35 @@ def test_a_transaction_refused_for_rights_names_them(server, workers):
     server.on_request = strike
     with pytest.raises(LedgerRefused, match="dynamodb:PutItem and dynamodb:UpdateItem"):
         end(one, claim)
+
+
+def test_an_entity_of_the_first_schema_is_read_as_it_was_written(server, workers):
+    """Its newest state and its line are known: an echo and a stale state are recognised; then it has the new form."""
+    one = workers(server.clock)
+    moment = b'{"times":[1767000000000000000],"version":null,"echoes":true}'
+    place = ("entity#" + STATE.entity.hex(), "entity")
+    server.items[place] = wrapped(
+        {
+            "pk": place[0],
+            "sk": place[1],
+            "rev": 1,
+            "token": 5,
+            "changed_us": 1,
+            "unsure": False,
+            "state": STATE.state,
+            "moment": moment,
+            "line": moment,
+            "newest": b"the newest",
+            "topic": "v2.a",
+        }
+    )
+    (shown,) = one.scan(Query(entities=True))
+    assert (shown.key, shown.topic) == (b"the newest", "v2.a")
+    assert answer(one, replace(STATE, key=b"an echo", echo_window_ns=1)).verdict is Verdict.ECHO
+    assert answer(one, replace(STATE, key=b"stale", state=b"away", moment=Moment((1,)))).verdict is Verdict.STALE
+    assert "data" in server.items[place]
+    assert "line" not in server.items[place]
+    assert take(one, replace(STATE, key=b"news", state=b"away")).token > 5
 
 
 def test_workers_never_scan(server, workers):
