@@ -28,7 +28,7 @@ from oncebridge.settings.sinks.webhook import downstream_sink
 from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.sources.lambda_handler import answer
-from oncebridge.telemetry import Books, Telemetry
+from oncebridge.telemetry import Books, Telemetry, debug
 from oncebridge.telemetry.emf import EmbeddedMetrics
 from oncebridge.telemetry.otel import observe_with_otel
 from oncebridge.topics import Profiles
@@ -289,6 +289,8 @@ class Bridge:
             self._unhandled = Unhandled(self.telemetry, self.settings.unhandled, self.known_topics)
             self._warn_of_topics()
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
+        handlers = [{"topic": handler.pattern, "name": handler.name} for handler in self.handlers]
+        debug("ledger opened", ledger=repr(self.ledger), settings=repr(self.settings), handlers=handlers)
         return Flow(
             self.ledger,
             secret,

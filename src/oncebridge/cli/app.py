@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from oncebridge.cli import consume, dead, demo, doctor, explain, find, migrate, process, purge, serve, simulate
-from oncebridge.cli.logs import log_to_standard_error
-from oncebridge.cli.output import say_error
+from oncebridge.cli.logs import LEVELS, log_to_standard_error, set_level
+from oncebridge.cli.output import say_error, write_text
 from oncebridge.cli.wiring import EXIT_AGAIN, EXIT_WRONG
-from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
+from oncebridge.errors import LedgerUnavailable, OncebridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +22,35 @@ app = typer.Typer(
     name="oncebridge",
     help="Makes at-least-once delivery of Genesys Cloud events take effect once.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
+LOG_LEVEL_HELP: Final = f"Log JSON lines to standard error, from this level on: {', '.join(LEVELS)}."
+LOG_LEVEL_DEFAULT: Final = "warning"
+
+
+class Command(TyperCommand):
+    """A command that also takes `--log-level` itself: many people write all options after the command."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        """Add the option to the command's own."""
+        super().__init__(*given, **options)
+        self.params.append(
+            TyperOption(
+                param_decls=["--log-level"],
+                help=LOG_LEVEL_HELP,
+                metavar="LEVEL",
+                show_default=LOG_LEVEL_DEFAULT,
+                expose_value=False,
+                callback=_set_level,
+            )
+        )
+
+
+def _set_level(_context: object, _option: object, level: str | None) -> None:
+    if level is not None:
+        set_level(level)
+
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "demo": demo.demo,
@@ -38,27 +65,34 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "simulate": simulate.simulate,
 }
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, cls=Command)(command)
 app.add_typer(dead.app, name="dead")
+for registered in dead.app.registered_commands:
+    registered.cls = Command
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        write_text(f"oncebridge {version('oncebridge')}")
+        raise typer.Exit
 
 
 @app.callback()
 def options(
-    log_level: Annotated[
-        str, typer.Option(help="Log one JSON record per move to standard error: info, or warning for less.")
-    ] = "warning",
+    log_level: Annotated[str, typer.Option(help=LOG_LEVEL_HELP, metavar="LEVEL")] = LOG_LEVEL_DEFAULT,
+    show_version: Annotated[  # noqa: ARG001 - its callback has shown it
+        bool, typer.Option("--version", "-V", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
     """Set up what all commands share."""
-    levels = logging.getLevelNamesMapping()
-    if log_level.upper() not in levels:
-        raise ConfigurationError(f"--log-level: expected info, warning or error, got {log_level!r}")
-    log_to_standard_error(levels[log_level.upper()])
+    log_to_standard_error()
+    set_level(log_level)
 
 
 def run() -> int:
     """Run the command line; errors become one sentence and an exit code."""
     try:
-        result = app(standalone_mode=False)
+        result = app(standalone_mode=False, prog_name="oncebridge")
     except LedgerUnavailable as error:
         say_error(str(error))
         return EXIT_AGAIN

@@ -16,6 +16,7 @@ from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     HandlerOption,
     JSONOption,
+    LeaseOption,
     LedgerOption,
     SettingsOption,
     bridge_for,
@@ -36,16 +37,25 @@ WORKERS: Final = 8  # where settings say nothing: most handlers mostly wait for 
 IN_FLIGHT: Final = 1000
 POLL_SECONDS: Final = 5  # an orderly stop waits for the poll that is under way
 
+Concurrency = Annotated[
+    int | None,
+    typer.Option(help="Handlers at a time.", min=1, max=256, show_default=f"setting concurrency, or {WORKERS}"),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Answer Prometheus on this port; 0 takes a free one.", min=0, max=65_535, show_default="no metrics"
+    ),
+]
+
 
 def consume(
     queue_url: Annotated[str, typer.Argument(help="The queue, as AWS names it: https://sqs...", metavar="QUEUE_URL")],
     *,
     ledger: LedgerOption = None,
     handler: HandlerOption = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help=f"Handlers at a time; {WORKERS} unless set.", min=1, max=256)
-    ] = None,
-    lease: Annotated[float | None, typer.Option(help="Seconds before others may take over a claim.")] = None,
+    concurrency: Concurrency = None,
+    lease: LeaseOption = None,
     in_flight: Annotated[
         int, typer.Option(help="Messages held at a time, those included that wait for their next try.", min=1)
     ] = IN_FLIGHT,
@@ -53,9 +63,7 @@ def consume(
         int, typer.Option(help="How long SQS waits for a message before it answers.", min=1, max=20)
     ] = POLL_SECONDS,
     until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue has nothing more.")] = False,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Answer Prometheus on this port; 0 takes a free one.", min=0, max=65_535)
-    ] = None,
+    metrics_port: MetricsPort = None,
     metrics_host: Annotated[str, typer.Option(help="The address for that.", metavar="HOST")] = "127.0.0.1",
     settings: SettingsOption = None,
     json: JSONOption = False,

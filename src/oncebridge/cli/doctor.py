@@ -41,7 +41,10 @@ NOBODYS_KEY: Final = bytes(16)  # the key of no event: keys are hashes
 Handlers = Annotated[
     list[str] | None,
     typer.Option(
-        "--handler", help="A Bridge to judge, or a function; functions may be repeated.", metavar="MODULE:NAME"
+        "--handler",
+        help="A Bridge to judge, or a function; functions may be repeated.",
+        metavar="MODULE:NAME",
+        show_default="the sinks of the settings",
     ),
 ]
 

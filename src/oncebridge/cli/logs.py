@@ -5,19 +5,28 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from typing import Final
 
 from oncebridge.cli.output import say
-from oncebridge.errors import LedgerWarning
+from oncebridge.errors import ConfigurationError, LedgerWarning
 from oncebridge.telemetry import JSONFormatter, logger
 
+LEVELS: Final = ("debug", "info", "warning", "error")
 
-def log_to_standard_error(level: int) -> None:
-    """Write log records of this level and above as JSON lines; say in words what a ledger warns of."""
+
+def log_to_standard_error() -> None:
+    """Write log records as JSON lines; say in words what a ledger warns of."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter())
     logger.addHandler(handler)
-    logger.setLevel(level)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
+
+
+def set_level(name: str) -> None:
+    """Write log records of this level and above."""
+    if name.lower() not in LEVELS:
+        raise ConfigurationError(f"--log-level: expected {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, got {name!r}")
+    logger.setLevel(logging.getLevelNamesMapping()[name.upper()])
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: object) -> None:

@@ -14,11 +14,13 @@ from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     HandlerOption,
     JSONOption,
+    LeaseOption,
     LedgerOption,
     SettingsOption,
     bridge_for,
     opened,
     say_which_ledger,
+    setting_or,
     without_handlers,
 )
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
@@ -37,11 +39,14 @@ def process(
     ledger: LedgerOption = None,
     handler: HandlerOption = None,
     verdicts: Annotated[
-        str | None, typer.Option(help="Write a JSON line per delivery to this file.", metavar="FILE")
+        str | None,
+        typer.Option(help="Write a JSON line per delivery to this file.", metavar="FILE", show_default="none"),
     ] = None,
-    lease: Annotated[float | None, typer.Option(help="Seconds before others may take over a claim.")] = None,
+    lease: LeaseOption = None,
     batch: Annotated[int, typer.Option(help="Deliveries asked for at once.", min=1, max=10_000)] = BATCH,
-    concurrency: Annotated[int | None, typer.Option(help="Handlers at a time.", min=1, max=256)] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Handlers at a time.", min=1, max=256, show_default=setting_or("concurrency"))
+    ] = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:

@@ -9,7 +9,15 @@ import typer
 
 from oncebridge.claim import Outcome
 from oncebridge.cli.output import write_json, write_text
-from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge, upkeep_of
+from oncebridge.cli.wiring import (
+    BridgeOption,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    existing_bridge,
+    setting_or,
+    upkeep_of,
+)
 from oncebridge.ledgers import DAY_US
 
 if TYPE_CHECKING:
@@ -21,7 +29,8 @@ def purge(
     handler: BridgeOption = None,
     ledger: LedgerOption = None,
     older_than_days: Annotated[
-        float | None, typer.Option(help="Instead of the retention from the settings (30 days).", min=0)
+        float | None,
+        typer.Option(help="Forget what was settled longer ago.", min=0, show_default=setting_or("retention_days")),
     ] = None,
     settings: SettingsOption = None,
     json: JSONOption = False,

@@ -21,12 +21,14 @@ from oncebridge.cli.output import report_books, say, say_error
 from oncebridge.cli.wiring import (
     HandlerOption,
     JSONOption,
+    LeaseOption,
     LedgerOption,
     SettingsOption,
     bridge_for,
     ledger_kind,
     load_handler,
     say_which_ledger,
+    setting_or,
     take_bridge,
 )
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
@@ -66,13 +68,24 @@ LOG: Final[dict[str, Any]] = {
 
 def serve(
     *,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.", metavar="HOST")] = None,
-    port: Annotated[int | None, typer.Option(help="The port; 0 takes a free one.", min=0, max=65_535)] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that share the work.", min=1, max=256)] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on.", metavar="HOST", show_default=setting_or("host"))
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="The port; 0 takes a free one.", min=0, max=65_535, show_default=setting_or("port")),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that share the work.", min=1, max=256, show_default=setting_or("workers")),
+    ] = None,
     ledger: LedgerOption = None,
     handler: HandlerOption = None,
-    concurrency: Annotated[int | None, typer.Option(help="Handlers at a time, in each.", min=1, max=256)] = None,
-    lease: Annotated[float | None, typer.Option(help="Seconds before others may take over a claim.")] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="Handlers at a time, in each.", min=1, max=256, show_default=setting_or("concurrency")),
+    ] = None,
+    lease: LeaseOption = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
@@ -141,7 +154,8 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     def __call__(self) -> Application:
         """Make the application, in the process of a worker."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        log_to_standard_error(self.log_level)
+        log_to_standard_error()
+        logger.setLevel(self.log_level)
         if self.said:
             warnings.simplefilter("ignore", LedgerWarning)
         try:

@@ -17,7 +17,10 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 1,
     out: Annotated[str, typer.Option(help="JSON lines, .gz too; - is standard output.", metavar="FILE")] = "-",
     truth: Annotated[
-        str | None, typer.Option(help="The verdict that each delivery must get, a JSON line each.", metavar="FILE")
+        str | None,
+        typer.Option(
+            help="The verdict that each delivery must get, a JSON line each.", metavar="FILE", show_default="none"
+        ),
     ] = None,
 ) -> None:
     """Make up Genesys traffic, with the road's faults, and write down the truth beside it."""

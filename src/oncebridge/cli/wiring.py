@@ -18,7 +18,7 @@ from oncebridge.cli.output import say
 from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.ledgers import kind_of, scheme_of
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
-from oncebridge.settings import DEFAULT_LEDGER, with_given
+from oncebridge.settings import DEFAULT_LEDGER, FILE_NAME, Settings, with_given
 from oncebridge.sinks.table.sink import NeedsUpkeep
 
 if TYPE_CHECKING:
@@ -28,11 +28,38 @@ if TYPE_CHECKING:
 EXIT_AGAIN: Final = 75  # try again later, as mail programs say it
 EXIT_WRONG: Final = 2  # something must be changed first
 
+
+def setting_or(name: str) -> str:
+    """Describe for `--help` what holds without an option: the setting of this name, which has its own default."""
+    default = getattr(_DEFAULTS if hasattr(_DEFAULTS, name) else _DEFAULTS.serve, name)
+    return f"setting {name}, or {f'{default:g}' if isinstance(default, float) else default}"
+
+
+_DEFAULTS: Final = Settings()
+
 LedgerOption = Annotated[
-    str | None, typer.Option("--ledger", help="URL of the ledger, such as sqlite:///once.db.", metavar="URL")
+    str | None,
+    typer.Option(
+        "--ledger",
+        help="URL of the ledger, such as sqlite:///once.db.",
+        metavar="URL",
+        show_default=setting_or("ledger"),
+    ),
 ]
 SettingsOption = Annotated[
-    str | None, typer.Option("--settings", help="Settings file instead of oncebridge.toml.", metavar="FILE")
+    str | None,
+    typer.Option(
+        "--settings",
+        help="File with the settings.",
+        metavar="FILE",
+        show_default=f"$ONCEBRIDGE_SETTINGS, or {FILE_NAME} if there is one",
+    ),
+]
+LeaseOption = Annotated[
+    float | None,
+    typer.Option(
+        "--lease", help="Seconds before others may take over a claim.", show_default=setting_or("lease_seconds")
+    ),
 ]
 JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 HandlerOption = Annotated[
@@ -41,11 +68,17 @@ HandlerOption = Annotated[
         "--handler",
         help="A Bridge, with its handlers, settings and ledger; or a function that takes every event.",
         metavar="MODULE:NAME",
+        show_default="the sinks of the settings",
     ),
 ]
 BridgeOption = Annotated[
     str | None,
-    typer.Option("--handler", help="A Bridge whose ledger and settings are to be used.", metavar="MODULE:NAME"),
+    typer.Option(
+        "--handler",
+        help="A Bridge whose ledger and settings are to be used.",
+        metavar="MODULE:NAME",
+        show_default="those of options, environment and file",
+    ),
 ]
 
 #: What `--handler` may name.

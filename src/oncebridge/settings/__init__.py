@@ -36,6 +36,7 @@ from oncebridge.settings.secrets import EXPECTED, KeySecret, LedgerURL, Referenc
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.settings.sinks import read_sink
 from oncebridge.settings.sinks.sink import SinkSettings
+from oncebridge.telemetry import debug
 from oncebridge.topics import Profile
 
 FILE_NAME: Final = "oncebridge.toml"
@@ -164,6 +165,13 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
     values = {**_read_old_variables(os.environ), **from_file, **from_environment, **_check_given(given)}
     if "ledger" not in values:
         values |= _redis_ledger(os.environ)
+    debug(
+        "settings read",
+        file=str(Path(chosen or FILE_NAME).absolute()) if tables else None,
+        from_file=sorted(from_file),
+        from_environment=sorted(from_environment),
+        given=sorted(name for name, value in given.items() if value is not None),
+    )
     return _replaced(Settings(), values)
 
 

@@ -28,6 +28,12 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
+def debug(message: str, **fields: object) -> None:
+    """Log how something was set up, for a person who looks for the reason of a surprise."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(message, extra={"oncebridge": fields})
+
+
 class Books:
     """Counts the deliveries of one run, each in exactly one column."""
 
