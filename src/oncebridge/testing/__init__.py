@@ -1,4 +1,34 @@
-"""For those who write ledgers, and for tests of what runs on them: a contract, clocks to move, faults on cue.
+"""For tests of handlers, and of ledgers.
 
-`ledger_contract` needs pytest; `clock` and `faults` need nothing.
+For handlers: `samples` (made-up events by topic), `deliveries` (repeated and wrapped as AWS does) and `clock`. For
+ledgers of your own: `ledger_contract` (the rules that every ledger keeps, as tests; needs pytest) and `faults`.
 """
+
+from __future__ import annotations
+
+from oncebridge.testing.clock import ManualClock
+from oncebridge.testing.deliveries import (
+    LambdaContext,
+    kinesis_event,
+    message_id,
+    redelivery,
+    replay,
+    republish,
+    sns_event,
+    sqs_event,
+)
+from oncebridge.testing.samples import sample_event, sample_topics
+
+__all__ = [
+    "LambdaContext",
+    "ManualClock",
+    "kinesis_event",
+    "message_id",
+    "redelivery",
+    "replay",
+    "republish",
+    "sample_event",
+    "sample_topics",
+    "sns_event",
+    "sqs_event",
+]
