@@ -69,6 +69,50 @@ def test_bridge_reads_no_file(settings_file):
     assert Bridge("memory://").settings == Settings(ledger="memory://")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ONCEBRIDGE_LEDGR", "did you mean ONCEBRIDGE_LEDGER?"),
+        ("ONCEBRIDGE_RETENTION_DAY", "did you mean ONCEBRIDGE_RETENTION_DAYS?"),
+        ("ONCEBRIDGE_RETRY_ATTEMPT", "did you mean ONCEBRIDGE_RETRY_ATTEMPTS?"),
+        ("ONCEBRIDGE_SETTING", "did you mean ONCEBRIDGE_SETTINGS?"),
+        ("ONCEBRIDGE_QQ", "docs/settings.md"),
+        ("ONCEBRIDGE_", "docs/settings.md"),
+        ("ONCEBRIDGE_CRM_TOKEN", "env:ONCEBRIDGE_CRM_TOKEN"),
+    ],
+)
+def test_variables_that_nothing_reads_are_refused(monkeypatch, name, meant):
+    """A mistyped variable is refused with the name that was meant, and its value, which may be secret, is not shown."""
+    monkeypatch.setenv(name, "a-canary")
+    said = refusal()
+    assert said.startswith(f"{name}: no such setting")
+    assert meant in said
+    assert "canary" not in said
+
+
+def test_variables_that_references_name_are_allowed(monkeypatch, settings_file):
+    """A variable of the user's may begin as ours do if a reference names it: of a file, a variable or a program."""
+    for name in ("FILE", "LIST", "SINK", "PROGRAM", "BRIDGE"):
+        monkeypatch.setenv(f"ONCEBRIDGE_OWN_{name}", "memory://" if name == "BRIDGE" else SECRET)
+    monkeypatch.setenv("ONCEBRIDGE_API_KEYS", "env:ONCEBRIDGE_OWN_FILE, env:ONCEBRIDGE_OWN_LIST")
+    settings_file("[sinks.crm]\nurl = 'https://crm.example'\nbearer = 'env:ONCEBRIDGE_OWN_SINK'\n")
+    Bridge("env:ONCEBRIDGE_OWN_BRIDGE")
+    assert len(load_settings(secret="env:ONCEBRIDGE_OWN_PROGRAM").api_keys) == 2
+
+
+@pytest.mark.parametrize("service", ["ONCEBRIDGE", "ONCEBRIDGE_SERVE", "ONCEBRIDGE_EVENTS_EU"])
+def test_variables_of_container_platforms_are_ignored(monkeypatch, service):
+    """Kubernetes sets variables for a service of this name in each container; none of them is a setting."""
+    variables = {
+        "SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "8080", "SERVICE_PORT_HTTP": "8080", "PORT": "tcp://10.0.0.1:8080",
+        "PORT_8080_TCP": "tcp://10.0.0.1:8080", "PORT_8080_TCP_PROTO": "tcp", "PORT_8080_TCP_PORT": "8080",
+        "PORT_8080_TCP_ADDR": "10.0.0.1",
+    }  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    assert load_settings() == Settings()
+
+
 #: Setting -> what the file, the environment and the program say, and what that is read as.
 PRECEDENCE = {
     "ledger": (("'sqlite:///file.db'", "sqlite:///env.db", "memory://"), ["sqlite:///file.db", "sqlite:///env.db"]),

@@ -129,10 +129,15 @@ def _either(values: Iterable[object]) -> str:
 
 def no_such(what: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     """Say that there is no setting, or field, of this name, and suggest a similar one."""
+    close = most_similar(name, known)
+    return f"no such {what}; " + (f"did you mean {close}?" if close else f"known are {', '.join(known)}")
+
+
+def most_similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a mistyped one is most like, if there is any."""
     import difflib  # only for errors: programs start without it
 
-    close = difflib.get_close_matches(name[:_SHOWN_MAX], list(known), n=1)
-    return f"no such {what}; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}")
+    return next(iter(difflib.get_close_matches(name[:_SHOWN_MAX], list(known), n=1)), None)
 
 
 def shown_name(name: str) -> str:

@@ -22,6 +22,7 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.event import Reshape
 from oncebridge.retry import RetryPolicy
 from oncebridge.settings.envelope import read_envelope
+from oncebridge.settings.environment import SETTINGS_VARIABLE, describes_service, refuse_unknown
 from oncebridge.settings.profiles import read_profile
 from oncebridge.settings.reading import (
     Text,
@@ -32,7 +33,15 @@ from oncebridge.settings.reading import (
     read_settings,
     read_value,
 )
-from oncebridge.settings.secrets import EXPECTED, KeySecret, LedgerURL, References, is_reference, with_secret_file
+from oncebridge.settings.secrets import (
+    EXPECTED,
+    VARIABLES_NAMED,
+    KeySecret,
+    LedgerURL,
+    References,
+    is_reference,
+    with_secret_file,
+)
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.settings.sinks import read_sink
 from oncebridge.settings.sinks.sink import SinkSettings
@@ -158,13 +167,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> Settings:
     """Join what the program gives, the environment and the file. A file that is named must exist."""
-    chosen = path or os.environ.get("ONCEBRIDGE_SETTINGS")
+    chosen = path or os.environ.get(SETTINGS_VARIABLE)
     tables = _read_file(Path(chosen or FILE_NAME), must_exist=chosen is not None)
     from_file = _check_file(tables, str(chosen or FILE_NAME))
     from_environment = _read_environment(os.environ)
     values = {**_read_old_variables(os.environ), **from_file, **from_environment, **_check_given(given)}
     if "ledger" not in values:
         values |= _redis_ledger(os.environ)
+    # Last: by now all references to variables have been followed.
+    refuse_unknown(os.environ, _settings_by_variable(), VARIABLES_NAMED)
     debug(
         "settings read",
         file=str(Path(chosen or FILE_NAME).absolute()) if tables else None,
@@ -266,13 +277,18 @@ def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Read `ONCEBRIDGE_NAME` for each setting; `ONCEBRIDGE_RETRY_NAME` for those of the table `retry`, and so on."""
     values = {}
-    for table, start in VARIABLES.items():
-        known = known_settings(table)
-        for name in known:
-            variable = f"{start}{name.upper()}"
-            if environment.get(variable):
-                values[name] = read_setting(known, name, environment[variable], variable)
+    for variable, (table, name) in _settings_by_variable().items():
+        value = environment.get(variable)
+        if value and not describes_service(variable, value):
+            values[name] = read_setting(known_settings(table), name, value, variable)
     return with_secret_file(values)
+
+
+@lru_cache(maxsize=1)
+def _settings_by_variable() -> dict[str, tuple[str, str]]:
+    """Return the table and the name of each setting, by its variable."""
+    starts = VARIABLES.items()
+    return {f"{start}{name.upper()}": (table, name) for table, start in starts for name in known_settings(table)}
 
 
 #: Variables that programs before this one had.

@@ -55,7 +55,12 @@ def _read_ledger(value: Any) -> str:
     return read_reference(value).value if is_reference(value) else read_text(value)
 
 
+#: The variables that references of this process have named: of settings, and of bridges that a program makes itself.
+VARIABLES_NAMED: Final[set[str]] = set()
+
+
 def _from_environment(name: str) -> str:
+    VARIABLES_NAMED.add(name)
     if name not in os.environ:
         raise ConfigurationError(f"env:{name}: this environment variable is not set")
     return os.environ[name]
