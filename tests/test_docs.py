@@ -46,7 +46,8 @@ AWS = ROOT / "docs" / "aws.md"
 HTTP = ROOT / "docs" / "http.md"
 SINKS = ROOT / "docs" / "sinks.md"
 QUESTIONS = ROOT / "docs" / "questions.md"
-MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, HTTP, QUESTIONS]
+CUT_OVER = ROOT / "docs" / "cut-over.md"
+MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, HTTP, CUT_OVER, QUESTIONS]
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 DOCS = [*MANUAL, *BESIDE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from oncebridge.engine.result import Result
+    from oncebridge.event import Event
     from oncebridge.handlers import Handler
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.settings.sinks.sink import SinkSettings
@@ -177,6 +178,26 @@ class Bridge:
         if not self.handlers and self.settings.downstream_url is not None:
             self._add_sink(downstream_sink(self.settings.downstream_url))
         return bool(self.handlers)
+
+    def priming(self) -> Bridge:
+        """Return a bridge on the same ledger that remembers events as done, and calls no handler.
+
+        For events that another program has handled: given to this bridge later, they are duplicates. They count as done
+        for each handler that takes them now, under its name; without handlers, for one without a name. Close it before
+        this bridge gets deliveries.
+        """
+        self.add_downstream()
+        self.close()
+        # Without sinks: registered below like other handlers, and never called.
+        settings = replace(self.settings, sinks=(), downstream_url=None)
+        priming = Bridge(self.ledger, settings=settings, telemetry=self.telemetry, clock=self._clock)
+        # One function for each of ours: handlers that share a function have one claim.
+        uncalled = {id(handler.function): _make_uncalled() for handler in self.handlers}
+        for handler in self.handlers:
+            priming.register(handler.pattern, uncalled[id(handler.function)], name=handler.name)
+        if not self.handlers:
+            priming.register("*", _make_uncalled())
+        return priming
 
     def process(self, raw: bytes | str | dict[str, Any]) -> Result:
         """Process one delivery."""
@@ -341,6 +362,15 @@ def bridges_of(function: Callable[..., Any]) -> list[tuple[Bridge, Handler]]:
     return [
         (bridge, handler) for bridge in [*_WITH_HANDLERS] for handler in bridge.handlers if handler.function is function
     ]
+
+
+def _make_uncalled() -> Callable[[Event], None]:
+    """Make a function that does nothing with an event, and differs from any other."""
+
+    def uncalled(event: Event) -> None:
+        """Do nothing: the event is claimed, settled and remembered, and that is all."""
+
+    return uncalled
 
 
 def _ledger(url: str, settings: Settings) -> Ledger:

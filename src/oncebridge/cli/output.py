@@ -141,13 +141,13 @@ def opened_for_writing(path: str) -> Iterator[IO[bytes]]:
         yield file  # type: ignore[misc]  # gzip's writer is a binary file in all but name
 
 
-def report_books(books: Mapping[str, int | bool], *, json: bool) -> None:
-    """Write the books of a run that is over, and where to look next."""
+def report_books(books: Mapping[str, int | bool], *, json: bool, is_kept: bool = True) -> None:
+    """Write the books of a run that is over, and where to look next if dead letters are kept."""
     if json:
         write_json(books)
     else:
         write_books(books)
-    if books["dead"] or books["conflict"]:
+    if is_kept and (books["dead"] or books["conflict"]):
         say("see what was kept: oncebridge dead list")
     if books["unhandled"]:
         say(f"{books['unhandled']:,} unhandled: no handler and no sink takes their topics; see oncebridge doctor")

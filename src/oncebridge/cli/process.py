@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import typer
+from msgspec.structs import replace
 
 from oncebridge.cli.output import opened_for_writing, progress_bar, report_books, say
 from oncebridge.cli.wiring import (
@@ -18,6 +19,7 @@ from oncebridge.cli.wiring import (
     LedgerOption,
     SettingsOption,
     bridge_for,
+    ledger_kind,
     opened,
     say_which_ledger,
     setting_or,
@@ -28,9 +30,13 @@ from oncebridge.sources.file import BATCH, FileRun, read_deliveries
 from oncebridge.visible import visible_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oncebridge.bridge import Bridge
     from oncebridge.engine.result import Result
-    from oncebridge.event import Event
+
+#: The ledger of a trial.
+MEMORY: Final = "memory://"
 
 
 def process(
@@ -47,20 +53,19 @@ def process(
     concurrency: Annotated[
         int | None, typer.Option(help="Handlers at a time.", min=1, max=256, show_default=setting_or("concurrency"))
     ] = None,
+    prime: Annotated[
+        bool, typer.Option("--prime", help="Remember the events as done for their handlers, and call none.")
+    ] = False,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
-    """Put captured events through the bridge; without --handler or sinks in the settings they are only counted."""
-    # With effects, each is settled before the next begins: a crash repeats one, not a millisecond's worth.
-    make = partial(bridge_for, handler, ledger, settings, lease_seconds=lease, concurrency=concurrency)
-    bridge = make(settle_within_seconds=0.0)
-    say_which_ledger(bridge)
-    if not bridge.add_downstream():
-        if handler is not None:
-            raise without_handlers(handler)
-        bridge = make()
-        bridge.register("*", count_only)
-        say("no --handler and no sinks: events are counted, and remembered as done")
+    """Put captured events through the bridge.
+
+    Without --handler or sinks in the settings this is a trial: events are counted in memory, and nothing is remembered
+    unless --ledger is given. A ledger in the environment or the settings is left alone then.
+    """
+    make = partial(bridge_for, handler, settings=settings, lease_seconds=lease, concurrency=concurrency)
+    bridge = _bridge_of_run(make, handler, ledger, prime=prime)
     if verdicts is not None and any(_same_file(verdicts, name) for name in files):
         raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")
     outage: OncebridgeError | None = None
@@ -79,7 +84,7 @@ def process(
         except LedgerUnavailable as error:
             outage = error
     if run.unread is None or bridge.books.received:
-        _report(bridge, json=json, finished=run.finished)
+        _report(bridge, json=json, finished=run.finished, verdicts=verdicts)
     trouble = outage or run.unread
     if trouble is not None:
         raise trouble
@@ -87,8 +92,38 @@ def process(
         raise typer.Exit(EXIT_AGAIN)
 
 
-def count_only(event: Event) -> None:
-    """Do nothing: the event is claimed, settled and remembered, and that is all."""
+def _bridge_of_run(make: Callable[..., Bridge], handler: str | None, ledger: str | None, *, prime: bool) -> Bridge:
+    """Make the bridge of a run: one that handles events, one that primes a ledger, or one for a trial."""
+    # With effects, each is settled before the next begins: a crash repeats one, not a millisecond's worth.
+    bridge = make(ledger=ledger, settle_within_seconds=None if prime else 0.0)
+    has_handlers = bridge.add_downstream()
+    if not has_handlers and handler is not None:
+        raise without_handlers(handler)
+    if prime:
+        if not has_handlers and ledger is None:
+            raise ConfigurationError(
+                "--prime: no handler and no ledger are named; name the bridge whose handlers the events count as done "
+                "for (--handler), or the ledger that is to remember them (--ledger)"
+            )
+        say("priming: events are remembered as done, and no handler is called")
+    elif not has_handlers:
+        bridge = _bridge_of_trial(make, ledger)
+    say_which_ledger(bridge)
+    return bridge.priming() if prime or not has_handlers else bridge
+
+
+def _bridge_of_trial(make: Callable[..., Bridge], ledger: str | None) -> Bridge:
+    """Make a bridge for events that nobody handles: only a ledger named on the command line remembers them.
+
+    One in the environment or the settings is that of workers: what it remembers as done, they would never handle.
+    """
+    if ledger is not None:
+        say("no --handler and no sinks: events are counted, and remembered as done")
+        return make(ledger=ledger)
+    bridge = make(ledger=MEMORY)
+    bridge.rewire(replace(bridge.settings, dead_letter_queue=None, dead_letter_bus=None))
+    say("a trial in memory: no --handler, no sinks and no --ledger, so nothing is kept")
+    return bridge
 
 
 def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
@@ -103,8 +138,13 @@ def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
     lines.write(visible_json(line).encode() + b"\n")
 
 
-def _report(bridge: Bridge, *, json: bool, finished: bool) -> None:
-    report_books(bridge.books.as_dict(), json=json)
+def _report(bridge: Bridge, *, json: bool, finished: bool, verdicts: str | None) -> None:
+    books = bridge.books.as_dict()
+    is_kept = ledger_kind(bridge) != "memory"
+    report_books(books, json=json, is_kept=is_kept)
+    letters = books["dead"] + books["conflict"]
+    if letters and not is_kept and verdicts is None:
+        say(f"{letters:,} would be kept as dead letters; --verdicts FILE says why")
     if not finished:
         say("stopped before everything was settled; run the same command again to go on")
 
