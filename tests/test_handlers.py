@@ -1325,12 +1325,13 @@ def test_observer_that_fails(make_bridge):
 
 def test_log_holds_no_personal_data(caplog, make_bridge):
     """Log records carry keys, topics and verdicts, never what a payload or an error says, nor an id of a person."""
-    caplog.set_level(logging.DEBUG)
 
     def careless(event):
         raise PermanentError(str(event.body))
 
     bridge = make_bridge()
+    bridge.open()
+    caplog.set_level(logging.DEBUG)
     bridge.on("*")(ignore)
     bridge.on("*", name="careless")(careless)
     bridge.process_many([*personal(), *personal(), *(raw(tree)[:-9] for tree in personal())])
@@ -1406,6 +1407,71 @@ def test_handlers_that_cannot_be_called_are_refused(function):
     """A wrong parameter is said when the handler is registered: otherwise every event would become a dead letter."""
     with pytest.raises(ConfigurationError, match=r"called with the event.* it cannot be"):
         Bridge("memory://").on("*")(function)
+
+
+class Desk:
+    """A receiver as programs have it."""
+
+    def save(self, event):
+        """Take an event."""
+
+    def rows(self, event):
+        """Make a generator."""
+        yield event
+
+    async def later(self, event):
+        """Make a generator, at some time."""
+        yield event
+
+
+class Yielding:
+    """An object that can be called, and then does nothing."""
+
+    def __call__(self, event):
+        """Make a generator."""
+        yield event
+
+
+def on_lambda(event, context):
+    """Look like a Lambda function."""
+
+
+def with_connection(event, connection):
+    """Ask for more than handlers get."""
+
+
+def reversed_parameters(transaction, event):
+    """Take the right things in the wrong order."""
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (on_lambda, ["on_lambda(event, context)", "drop `context`", "bridge.lambda_handler"]),
+        (with_connection, ["with_connection(event, connection)", "drop `connection`", "functools.partial"]),
+        (reversed_parameters, ["reversed_parameters(transaction, event)", "(event, transaction)"]),
+        (lambda event, transaction, /: None, ["(event, transaction, /)", "by its name"]),
+        (lambda event, *, crm, transaction: None, ["drop `crm`"]),
+        (Desk.save, ["Desk.save(self, event)", "Desk().save"]),
+        (functools.partial(with_connection), ["with_connection(event, connection)"]),
+        (Desk, ["Desk is a class", "a method of an object"]),
+        (dict, ["dict is a class"]),
+        (Desk().rows, ["Desk.rows", "drop its yield"]),
+        (Desk().later, ["Desk.later", "drop its yield"]),
+        (functools.partial(Desk().rows), ["Desk.rows", "drop its yield"]),
+        (Yielding(), ["Yielding", "drop its yield"]),
+        ("crm:save", ["str is no function"]),
+        (None, ["NoneType is no function"]),
+        (Desk(), ["Desk is no function"]),
+    ],
+)
+def test_a_wrong_handler_is_named_with_the_fix(function, words):
+    """The error names the function as its author does, its parameters, and what to change; nothing is registered."""
+    bridge = Bridge("memory://")
+    with pytest.raises(ConfigurationError) as refused:
+        bridge.on("v2.users.*")(function)
+    assert [word for word in ["handler for 'v2.users.*'", *words] if word not in str(refused.value)] == []
+    assert not bridge.handlers
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ ORDER = [
     "ledgers",
     "breaker",
     "telemetry",
+    "handler_signature",
     "handlers",
     "genesys_topics",
     "settings",

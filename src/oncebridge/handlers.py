@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from oncebridge.discreet import Discreet
 from oncebridge.errors import ConfigurationError
+from oncebridge.handler_signature import refuse_wrong_function, takes_transaction
 from oncebridge.topics import is_part, pattern_pieces, topic_pattern
 
 if TYPE_CHECKING:
@@ -81,15 +81,13 @@ class Handlers:
         self, pattern: str, function: Callable[..., Any], *, name: str = "", permanent: tuple[type[Exception], ...] = ()
     ) -> Handler:
         """Register a handler; refuse one whose claims would be the same as another's."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigurationError(f"handler for {pattern!r}: calling a generator does nothing; drop its yield")
-        _refuse_wrong_parameters(pattern, function)
+        refuse_wrong_function(pattern, function)
         handler = Handler(
             pattern=pattern,
             function=function,
             name=name,
             permanent=permanent,
-            wants_transaction="transaction" in _parameters(function),
+            wants_transaction=takes_transaction(function),
             many=function.many if isinstance(function, SendsMany) else 1,
         )
         twin = next((other for other in self._handlers if _may_meet(other, handler)), None)
@@ -145,29 +143,6 @@ def _with_own_claims(handlers: list[Handler]) -> tuple[Handler, ...]:
         name = handler.name if handler.name not in found else f"{handler.name} {handler.pattern}"
         found[name] = handler if name == handler.name else replace(handler, name=name)
     return tuple(found.values())
-
-
-def _parameters(function: Callable[..., Any]) -> Iterable[str]:
-    """Return the names of a function's parameters; some built-ins do not have them."""
-    try:
-        return inspect.signature(function).parameters
-    except ValueError:
-        return ()
-
-
-def _refuse_wrong_parameters(pattern: str, function: Callable[..., Any]) -> None:
-    """Refuse a function that fails on every call: each event would use up its attempts, and become a dead letter."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return
-    try:
-        signature.bind(None, **({"transaction": None} if "transaction" in signature.parameters else {}))
-    except TypeError as error:
-        raise ConfigurationError(
-            f"handler for {pattern!r}: it is called with the event, and with the ledger's transaction if it has a "
-            f"parameter `transaction`; with parameters {signature} it cannot be ({error})"
-        ) from None
 
 
 def overlap(one: str, another: str) -> bool:

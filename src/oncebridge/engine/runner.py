@@ -22,6 +22,7 @@ from oncebridge.errors import (
     RetryLater,
     SaysWhy,
 )
+from oncebridge.handler_signature import name_of
 from oncebridge.handlers import SendsMany
 from oncebridge.interrupts import is_interrupt
 from oncebridge.ledgers.loan import Loan
@@ -55,7 +56,8 @@ def check_transaction(handler: Handler, ledger: Ledger) -> None:
     """Refuse a handler that wants a transaction from a ledger that has none."""
     if handler.wants_transaction and not isinstance(ledger, SettlesInTransaction):
         raise ConfigurationError(
-            f"handler for {handler.pattern!r} asks for the transaction, which {type(ledger).__name__} does not have; "
+            f"handler for {handler.pattern!r}: {name_of(handler.function)} asks for the transaction, which "
+            f"{type(ledger).__name__} does not have; "
             "use a sqlite://, postgresql:// or dynamodb:// ledger, or drop the parameter `transaction`"
         )
 
