@@ -97,6 +97,88 @@ def test_filters(program):
         letters.list(since=datetime(2026, 1, 1))  # noqa: DTZ001
 
 
+@pytest.mark.parametrize("ago", ["1h", "90m", "2d", "1h30m", timedelta(minutes=5), "2020-01-01", "2020-01-01T00:00Z"])
+def test_times_are_said_in_several_ways(program, ago):
+    """A duration means so long ago; until it there is nothing yet, and since it there is everything."""
+    letters = program.bridge.dead_letters
+    assert len([*letters.list(since=ago)]) == 2
+    assert not [*letters.list(until=ago)]
+
+
+@pytest.mark.parametrize("wrong", ["yesterday", "1", "5x", "-1h", "1.5h", "", "h", "1h ", "٣h", "9999999d", 3600])
+def test_a_time_that_is_none_is_refused(program, wrong):
+    """The error names the filter and the value, and says how times are written."""
+    with pytest.raises(ConfigurationError, match=f"since: expected .* such as 30m, 2h or 3d.* got {wrong!r}"):
+        program.bridge.dead_letters.list(since=wrong)
+
+
+def test_a_limit_takes_the_oldest(program):
+    """The list is the oldest first, so a limit keeps the oldest; a limit that is none is refused."""
+    program.bridge.process(b"no event")
+    letters = program.bridge.dead_letters
+    everything = [*letters.list()]
+    assert [*letters.list(limit=2)] == everything[:2]
+    assert [*letters.list(limit=9)] == everything
+    for wrong in (0, -1, True, "2"):
+        with pytest.raises(ConfigurationError, match="limit: expected a number from 1"):
+            letters.list(limit=wrong)
+
+
+def test_keys_are_a_filter_like_any_other(program):
+    """Keys choose the letters of all their handlers, the other filters still apply, and nothing they hold is shown."""
+    program.bridge.process(b"no event")
+    letters = program.bridge.dead_letters
+    chosen = [*letters.list(keys=[program.result.key, program.result.key])]
+    assert {letter.handler for letter in chosen} == {"crm", "desk"}
+    assert [(letter.raw, letter.detail) for letter in chosen] == [(None, "")] * 2
+    assert len([*letters.list(keys=[program.result.key], limit=1)]) == 1
+    assert not [*letters.list(keys=[program.result.key], reason="unreadable")]
+    assert not [*letters.list(keys=[program.result.key], since=timedelta(hours=-1))]
+    for keys in (NO_KEY, ["nonsense"], [NO_KEY]):
+        with pytest.raises(ConfigurationError, match=r"expected a list of keys|is no key|no dead letter under"):
+            letters.list(keys=keys)
+
+
+def test_counts_are_by_reason_and_topic(program):
+    """Letters are counted by reason and topic, the most frequent first, with the times of the oldest and the newest."""
+    program.bridge.process(b"no event")
+    letters = program.bridge.dead_letters
+    most, least = letters.counts()
+    assert (most.number, most.topic, least.number, least.topic) == (2, ACW, 1, "")
+    assert "PermanentError" in most.reason
+    times = [letter.changed_ms for letter in letters.list(topic=ACW)]
+    assert (most.oldest_ms, most.newest_ms) == (min(times), max(times))
+    assert letters.counts(reason="unreadable") == (least,)
+
+
+def test_what_the_filters_list_is_what_they_redrive_and_discard(program):
+    """`redrive` and `discard` take the filters of `list`, do nothing to other letters, and return a result for each."""
+    program.bridge.process(b"no event")
+    program.failing.clear()
+    letters = program.bridge.dead_letters
+    (chosen,) = letters.list(topic=ACW, limit=1)
+    (result,) = letters.redrive(topic=ACW, limit=1)
+    assert (result.outcome, [name for name, _ in program.effects]) == ("done", [chosen.handler])
+    (discarded,) = letters.discard(reason="unreadable", since="1h")
+    assert (discarded.outcome, len([*letters.list()])) == ("discard", 1)
+    assert [one.outcome for one in letters.redrive(all=True)] == ["done"]
+    assert letters.discard(all=True) == letters.redrive(topic="*") == ()
+
+
+def test_everything_is_redriven_or_discarded_only_when_asked(program):
+    """Without a filter `all=True` is needed, a limit is none, and a letter beside filters is refused."""
+    letters = program.bridge.dead_letters
+    for act in (letters.redrive, letters.discard):
+        for nothing in ({}, {"limit": 5}, {"topic": None}, {"keys": []}):
+            with pytest.raises(ConfigurationError, match="all=True"):
+                act(**nothing)
+        with pytest.raises(ConfigurationError, match="a letter and filters"):
+            act(program.result.key, topic=ACW)
+        with pytest.raises(TypeError, match="toppic"):
+            act(toppic=ACW)
+    assert len(program.letters) == 2
+
+
 # --- redrive ----------------------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,7 @@ ORDER = [
     "sources.sqs.consumer",
     "sources.remote_claims",
     "sources",
+    "letter_filter",
     "deadletters",
     "bridge",
     "diagnosis",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections import Counter
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -13,14 +14,14 @@ from oncebridge.engine.limits import GOES_ON
 from oncebridge.engine.result import Result, joined, reason_for
 from oncebridge.engine.task import Ended, Task
 from oncebridge.errors import ConfigurationError
-from oncebridge.identity import key_bytes, key_text, unreadable_key
-from oncebridge.ledgers.protocol import Query
+from oncebridge.identity import key_text, unreadable_key
+from oncebridge.ledgers.protocol import longest_unchanged
+from oncebridge.letter_filter import Filters, is_any_given, read_filters, read_key
 from oncebridge.sources.unwrap import unwrap
 from oncebridge.telemetry import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from oncebridge.engine.flow import Flow
     from oncebridge.engine.task import Delivery
@@ -76,6 +77,16 @@ class DeadLetter(Discreet, msgspec.Struct, frozen=True, kw_only=True):
         return f"<DeadLetter {self.key} {self.topic or '?'} for {self.handler or 'any handler'}: {self.reason}>"
 
 
+class LetterCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many dead letters have the same reason and topic, and since when and until when they became ones."""
+
+    number: int
+    reason: str
+    topic: str
+    oldest_ms: int
+    newest_ms: int
+
+
 class DeadLetters:
     """The dead letters of one bridge's ledger, for programs and commands alike."""
 
@@ -83,56 +94,110 @@ class DeadLetters:
         """Take the function that opens the ledger that keeps them, and the handlers that they are redriven to."""
         self._open = open_flow
 
-    def list(
-        self,
-        *,
-        topic: str | None = None,
-        reason: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> Iterator[DeadLetter]:
+    def list(self, **filters: Unpack[Filters]) -> Iterator[DeadLetter]:
         """Return those that match, the oldest first, without their content.
 
+        The oldest come first because that is the order to redrive them in: a state that follows a newer one is stale.
+
         Args:
-            topic: Only this one; `{id}` and `*` work.
-
-            reason: Only reasons that contain this text.
-
-            since: Only those of this time, with its zone, or later.
-
-            until: Only those before this time.
+            filters: Those of `oncebridge.letter_filter.Filters`: `keys`, `topic`, `reason`, `since`, `until`, `limit`.
 
         """
-        query = Query(
-            letters=True,
-            topic=topic,
-            reason=reason,
-            since_us=_time_us("since", since),
-            until_us=_time_us("until", until),
-        )
-        return (DeadLetter.of(entry) for entry in self._open().ledger.scan(query))
+        flow = self._open()
+        chosen = read_filters(flow.clock.now_us(), **filters)
+        if not chosen.keys:
+            return (DeadLetter.of(entry) for entry in flow.ledger.scan(chosen.query))
+        entries = [entry for key in chosen.keys for entry in self._known(key) if chosen.chooses(entry)]
+        found = longest_unchanged(entries, chosen.query.limit)
+        return (DeadLetter.of(replace(entry, raw=None, detail="")) for entry in found)
+
+    def counts(self, **filters: Unpack[Filters]) -> tuple[LetterCount, ...]:
+        """Count those that match by reason and topic, the most frequent first."""
+        return count_letters(self.list(**filters))
 
     def show(self, key: str) -> tuple[DeadLetter, ...]:
         """Return those of one event, one for each handler, with their content, which may be personal data."""
-        return tuple(DeadLetter.of(entry) for entry in self._entries(_key(key)))
+        return tuple(DeadLetter.of(entry) for entry in self._entries(read_key(key)))
 
-    def redrive(self, letter: DeadLetter | str, *, force: bool = False) -> Result:
+    @overload
+    def redrive(self, letter: DeadLetter | str, *, force: bool = False) -> Result: ...
+
+    @overload
+    def redrive(
+        self, letter: None = None, *, force: bool = False, all: bool = False, **filters: Unpack[Filters]
+    ) -> tuple[Result, ...]: ...
+
+    def redrive(
+        self,
+        letter: DeadLetter | str | None = None,
+        *,
+        force: bool = False,
+        all: bool = False,  # noqa: A002 - as the command says it
+        **filters: Unpack[Filters],
+    ) -> Result | tuple[Result, ...]:
         """Try one again, once, under its own key, with attempts from zero; with a key, those of all its handlers.
 
         Like any delivery it may fail again, be busy, or turn out to be done meanwhile. It is `unhandled` if its handler
-        is not registered, and stays a dead letter.
+        is not registered, and stays a dead letter. Without a letter it tries each that the filters choose, the oldest
+        first, and returns a result for each.
 
         Args:
             letter: A dead letter, or its key.
 
             force: Even if it is an echo or stale by now.
 
+            all: Every one, where no filter is given.
+
+            filters: Those of `list`.
+
         """
+        if letter is None:
+            return tuple([self._redriven(one, force=force) for one in self._matching(filters, every=all)])
+        _refuse_filters(filters, every=all)
         return joined([self._redriven(one, force=force) for one in self._chosen(letter)])
 
-    def discard(self, letter: DeadLetter | str) -> Result:
-        """Give one up for good: its content is erased, and a tombstone keeps the event from being processed again."""
+    @overload
+    def discard(self, letter: DeadLetter | str) -> Result: ...
+
+    @overload
+    def discard(self, letter: None = None, *, all: bool = False, **filters: Unpack[Filters]) -> tuple[Result, ...]: ...
+
+    def discard(
+        self,
+        letter: DeadLetter | str | None = None,
+        *,
+        all: bool = False,  # noqa: A002 - as the command says it
+        **filters: Unpack[Filters],
+    ) -> Result | tuple[Result, ...]:
+        """Give one up for good: its content is erased, and a tombstone keeps the event from being processed again.
+
+        Without a letter it gives up each that the filters choose, and returns a result for each.
+
+        Args:
+            letter: A dead letter, or its key.
+
+            all: Every one, where no filter is given.
+
+            filters: Those of `list`.
+
+        """
+        if letter is None:
+            return tuple([self._discarded(one) for one in self._matching(filters, every=all)])
+        _refuse_filters(filters, every=all)
         return joined([self._discarded(one) for one in self._chosen(letter)])
+
+    def _matching(self, filters: Filters, *, every: bool) -> Sequence[DeadLetter]:
+        """Return the letters that filters choose; every one only when asked for."""
+        if not every and not is_any_given(filters):
+            raise ConfigurationError("name a letter, filters such as topic=..., or all=True for every dead letter")
+        return [*self.list(**filters)]
+
+    def _known(self, key: bytes) -> tuple[Entry, ...]:
+        """Return the letters of a key, which must have some."""
+        entries = self._entries(key)
+        if not entries:
+            raise ConfigurationError(f"no dead letter under {key_text(key)}; see: oncebridge dead list")
+        return entries
 
     def _entries(self, key: bytes) -> tuple[Entry, ...]:
         return tuple(entry for entry in self._open().ledger.get(key) if entry.raw is not None)
@@ -141,14 +206,11 @@ class DeadLetters:
         """Return the letters meant: the one, or all of a key, which must have some."""
         if isinstance(letter, DeadLetter):
             return (letter,)
-        letters = self.show(letter)
-        if not letters:
-            raise ConfigurationError(f"no dead letter under {letter}; see: oncebridge dead list")
-        return letters
+        return tuple(DeadLetter.of(entry) for entry in self._known(read_key(letter)))
 
     def _entry(self, letter: DeadLetter) -> Entry | None:
         """Return the ledger's present entry of a letter; it may be gone since it was listed."""
-        entries = self._entries(_key(letter.key))
+        entries = self._entries(read_key(letter.key))
         return next((entry for entry in entries if entry.handler == letter.handler), None)
 
     # --- redrive -------------------------------------------------------------------------------------
@@ -248,6 +310,22 @@ class DeadLetters:
         return result
 
 
+def count_letters(letters: Iterable[DeadLetter]) -> tuple[LetterCount, ...]:
+    """Count dead letters by reason and topic, the most frequent first."""
+    numbers: Counter[tuple[str, str]] = Counter()
+    times: dict[tuple[str, str], tuple[int, int]] = {}
+    for letter in letters:
+        group = letter.reason, letter.topic
+        oldest, newest = times.get(group, (letter.changed_ms, letter.changed_ms))
+        times[group] = min(oldest, letter.changed_ms), max(newest, letter.changed_ms)
+        numbers[group] += 1
+    return tuple(
+        LetterCount(number=number, reason=reason, topic=topic, oldest_ms=oldest, newest_ms=newest)
+        for (reason, topic), number in numbers.most_common()
+        for oldest, newest in [times[reason, topic]]
+    )
+
+
 def _still_dead(entry: Entry, delivery: Delivery, *, nobodys: bool) -> Result | None:
     """Return why a letter cannot be tried at all; None if it can."""
     buried = next((task for task in delivery.tasks if task.dead_reason is not None), None)
@@ -275,16 +353,7 @@ def _result(entry: Entry, verdict: Verdict, reason: str, outcome: Outcome | None
     )
 
 
-def _key(text: str) -> bytes:
-    key = key_bytes(text)
-    if key is None:
-        raise ConfigurationError(f"{text!r} is no key; keys look like {key_text(bytes(16))}, see: oncebridge dead list")
-    return key
-
-
-def _time_us(name: str, time: datetime | None) -> int | None:
-    if time is None:
-        return None
-    if time.tzinfo is None:
-        raise ConfigurationError(f"{name}: expected a time with its zone, such as datetime.now(UTC), got {time!r}")
-    return int(time.timestamp() * 1_000_000)
+def _refuse_filters(filters: Filters, *, every: bool) -> None:
+    """Refuse filters beside a letter: it is not clear which of both is meant."""
+    if every or filters:
+        raise ConfigurationError("a letter and filters: name one of them; keys=[...] is a filter like any other")

@@ -2,10 +2,12 @@
 
 import json
 from collections import Counter
+from datetime import datetime
 
 import pytest
 
 import payloads
+from cli.test_terminal import OURS, in_terminal
 
 LEDGER = "sqlite:///once.db"
 LETTER_FIELDS = [
@@ -28,6 +30,11 @@ def bury(cli):
         return cli.dead("list", "--json").items
 
     return make
+
+
+def plain(shown):
+    """Return the lines of a terminal without their colours."""
+    return OURS.sub("", shown.replace("\r", "")).splitlines()
 
 
 # --- list and show -------------------------------------------------------------------------------------------
@@ -157,6 +164,53 @@ def test_strange_names_do_not_break_the_list(cli, bury):
         assert not [character for character in ran.out if ord(character) in (0x1B, 0x9B)]
         header, row = ran.out.splitlines()
         assert header.count("\t") == row.count("\t")
+
+
+# --- at a terminal -------------------------------------------------------------------------------------------
+
+
+def test_the_list_shows_a_terminal_the_counts_first(cli, bury, facts):
+    """Counts by reason and topic come first, every line fits 80 columns, and every key is whole."""
+    letters = bury([*facts(3), payloads.in_envelope({"eventId": "one"}, detail_type="long." * 60), b"no event"])
+    counts = cli.dead("list", "--counts", "--json").items
+    assert [group["number"] for group in counts] == [3, 1, 1]
+    shown = plain(in_terminal(cli, "dead", "list", "--ledger", LEDGER, columns=80))
+    assert shown[0].split() == ["number", "oldest", "newest"]
+    assert shown[1].split()[0] == "3"
+    assert [line.split()[0] for line in shown if line.startswith("ob1_")] == [letter["key"] for letter in letters]
+    assert max(map(len, shown)) <= 80
+
+
+def test_show_is_readable(cli, bury, facts):
+    """A terminal gets the reason first, times in ISO, the payload over several lines, and the next command."""
+    (letter,) = bury(facts(1, note="\x1b[31m"))
+    shown = plain(in_terminal(cli, "dead", "show", letter["key"], "--ledger", LEDGER, columns=80))
+    assert shown[0].split()[0] == "reason"
+    fields = dict(line.split(maxsplit=1) for line in shown[:4])
+    assert fields["attempts"] == "1"
+    since = datetime.fromisoformat(fields["since"])
+    assert int(since.timestamp() * 1000) == letter["changed_ms"]
+    start = next(at for at, line in enumerate(shown) if line.startswith("payload, "))
+    pretty = shown[start + 1 : shown.index("next, once its cause is gone:")]
+    assert len(pretty) > 10
+    assert json.loads("".join(line.strip() for line in pretty)) == facts(1, note="\x1b[31m")[0]
+    assert f"  oncebridge dead redrive {letter['key']} --handler MODULE:BRIDGE --ledger {LEDGER}" in shown
+
+
+@pytest.mark.parametrize("command", ["discard", "redrive"])
+def test_a_terminal_is_asked(cli, bury, facts, command):
+    """At a terminal the number is said and has to be confirmed, unless `--yes` says so before."""
+    bury(facts(3))
+    arguments = ("dead", command, "--all", "--limit", "2", "--ledger", LEDGER)
+    arguments += ("--handler", "hooks:note") if command == "redrive" else ()
+    declined = in_terminal(cli, *arguments, answer="n")
+    assert f"{command} 2 dead letters" in declined
+    assert "nothing was changed" in declined
+    assert cli.statuses() == {"dead": 3}
+    in_terminal(cli, *arguments, answer="y")
+    assert cli.statuses()["dead"] == 1
+    assert "[y/N]" not in in_terminal(cli, *arguments, "--yes", answer="n")
+    assert "dead" not in cli.statuses()
 
 
 # --- keys ----------------------------------------------------------------------------------------------------

@@ -3,10 +3,12 @@
 import gzip
 import json
 from collections import Counter
+from datetime import datetime
 
 import pytest
 
 import payloads
+from cli.test_terminal import OURS, in_terminal
 
 LEDGER = "sqlite:///once.db"
 EXPLAINED = ["topic", "kind", "entity", "time_ms", "key", "counts", "ignored", "reason"]
@@ -105,6 +107,22 @@ def test_what_is_unfinished_is_found(cli, facts, wait_until):
     (cli.folder / "gate").touch()
     assert worker.finish().code == 0
     assert find(cli, payloads.CONVERSATION).one["status"] == "done"
+
+
+def test_one_event_is_shown_with_its_times(cli, facts):
+    """A terminal gets a line for each field, with times in ISO; the pipe has the same in a row."""
+    cli.write("in.jsonl", facts(1))
+    cli.process("in.jsonl")
+    known = find(cli, "in.jsonl").one
+    assert known["claimed_ms"] <= known["settled_ms"] == known["changed_ms"]
+    lines = OURS.sub("", in_terminal(cli, "find", known["key"], "--ledger", LEDGER, columns=80)).splitlines()
+    fields = {line[:12].strip(): line[12:].strip() for line in lines}
+    assert (fields["status"], fields["key"], fields["attempts"]) == ("done", known["key"], "0 failed")
+    header, row = cli("find", known["key"], "--ledger", LEDGER).out.splitlines()
+    piped = dict(zip(header.split("\t"), row.split("\t"), strict=True))
+    for name, ms in (("event time", "time_ms"), ("claimed", "claimed_ms"), ("settled", "settled_ms")):
+        assert fields[name] == piped[name]
+        assert int(datetime.fromisoformat(fields[name]).timestamp() * 1000) == known[ms]
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,11 @@ def look(shown, *, terminal=False):
     assert "\x1b" not in shown
 
 
-def in_terminal(cli, *arguments):
-    """Run a command in a terminal of its own, and return what that would show."""
+def in_terminal(cli, *arguments, columns=200, answer=None):
+    """Run a command in a terminal of its own, and return what that would show; an answer is typed ahead."""
     ours, theirs = pty.openpty()
+    if answer is not None:
+        os.write(ours, answer.encode() + b"\n")
     shown = []
 
     def read():
@@ -89,13 +91,22 @@ def in_terminal(cli, *arguments):
                 shown.append(data)
 
     reader = threading.Thread(target=read)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(cli.folder), "TERM": "xterm-256color", "COLUMNS": "200"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(cli.folder),
+        "TERM": "xterm-256color",
+        "COLUMNS": str(columns),
+    }
     if os.environ.get("ONCEBRIDGE_TEST_SOURCE") == "1":
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     command = subprocess.Popen(
         [sys.executable, "-m", "oncebridge", *arguments],
-        stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=cli.folder, env=environment,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL if answer is None else theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=cli.folder,
+        env=environment,
+    )
     os.close(theirs)
     reader.start()
     command.wait(PATIENCE_SECONDS)

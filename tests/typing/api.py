@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -204,6 +204,14 @@ for letter in bridge.dead_letters.list(topic="v2.users.*", reason="CRM", since=d
     assert_type(bridge.dead_letters.redrive(letter.key, force=True), Result)
     assert_type(bridge.dead_letters.discard(letter), Result)
     assert_type(bridge.dead_letters.discard(letter.key), Result)
+for letter in bridge.dead_letters.list(keys=["ob1_"], since="1h", until=timedelta(minutes=5), limit=10):
+    assert_type(letter, DeadLetter)
+assert_type(bridge.dead_letters.redrive(topic="v2.users.*", since="2d", limit=5, force=True), tuple[Result, ...])
+assert_type(bridge.dead_letters.discard(all=True), tuple[Result, ...])
+for group in bridge.dead_letters.counts(reason="CRM"):
+    assert_type(group.number, int)
+    assert_type(group.reason, str)
+    assert_type(group.topic, str)
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

@@ -192,7 +192,9 @@ def _promises(
 
 def _write(findings: Sequence[Finding], promises: Sequence[Promise]) -> None:
     rows = [(finding.level.value, finding.subject, finding.found, finding.fix) for finding in findings]
-    write_table(("level", "subject", "found", "what to do"), rows, empty="nothing to examine")
+    write_table(
+        ("level", "subject", "found", "what to do"), rows, empty="nothing to examine", prose=("found", "what to do")
+    )
     write_text("")
     write_text("the promise of this installation:")
     for promise in promises:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from oncebridge.bridge import Bridge
 from oncebridge.cli.output import results, say, write_json
+from oncebridge.cli.tables import wrapped
 from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, bridge_for, is_unnamed
 from oncebridge.diagnosis.explain import Explanation
 from oncebridge.diagnosis.explain import explain as explain_one
@@ -80,5 +81,8 @@ def _write_unreadable(number: int, reason: str, *, json: bool) -> None:
 
 
 def _write_line(name: str, value: str) -> None:
-    # As text, not as markup: topics and ids come from outside.
-    results.print(Text.assemble((name, "bold"), visible(value)))
+    text = visible(value)
+    lines = wrapped(text, results.width - len(name)) if results.is_terminal else [text]
+    for number, line in enumerate(lines):
+        # As text, not as markup: topics and ids come from outside.
+        results.print(Text.assemble((" " * len(name) if number else name, "bold"), line))

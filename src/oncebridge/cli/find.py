@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from oncebridge.cli.output import entry_as_dict, write_json, write_table
+from oncebridge.claim import SETTLED
+from oncebridge.cli.output import (
+    NOT_RECORDED,
+    entry_as_dict,
+    iso_time,
+    results,
+    say,
+    settled_us,
+    write_fields,
+    write_json,
+    write_table,
+    write_text,
+)
 from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge
 from oncebridge.errors import Unreadable
 from oncebridge.event import parse
@@ -17,10 +29,14 @@ from oncebridge.sources.file import read_deliveries
 from oncebridge.topics import Profiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from oncebridge.bridge import Bridge
     from oncebridge.ledgers.protocol import Entry
+
+#: As many are shown in a terminal with a line for each field; more are a table.
+BLOCKS_MAX: Final = 3
+NEWEST: Final = "newest state"
 
 
 def find(
@@ -39,24 +55,86 @@ def find(
     if json:
         for role, entry in found:
             write_json({"role": role, **entry_as_dict(entry)})
+    elif not found:
+        say(f"the ledger knows nothing of {what}")
+    elif results.is_terminal and len(found) <= BLOCKS_MAX:
+        for number, (role, entry) in enumerate(found):
+            if number:
+                write_text("")
+            write_fields({"found": role, **dict(_fields(entry))})
+    elif results.is_terminal:
+        _write_summary(found)
+        say("one of them in full: oncebridge find KEY")
     else:
-        rows = [
-            (
-                role,
-                entry.status.value,
-                key_text(entry.key),
-                entry.handler,
-                entry.topic,
-                entry.attempts,
-                entry.envelope,
-                entry.reason,
-            )
-            for role, entry in found
-        ]
-        columns = ("role", "status", "key", "handler", "topic", "attempts", "envelope id", "reason")
-        write_table(columns, rows, empty=f"the ledger knows nothing of {what}")
+        _write_table(found)
     if not found:
         raise typer.Exit(1)
+
+
+def _write_summary(found: Sequence[tuple[str, Entry]]) -> None:
+    """Write what fits a line or two for each."""
+    rows = [
+        (
+            key_text(entry.key),
+            "newest" if role == NEWEST else entry.status.value,
+            iso_time(entry.changed_us),
+            entry.topic,
+            entry.handler,
+            entry.reason,
+        )
+        for role, entry in found
+    ]
+    columns = ("key", "status", "changed", "topic", "handler", "reason")
+    write_table(columns, rows, empty="", below=("topic", "handler", "reason"))
+
+
+def _write_table(found: Sequence[tuple[str, Entry]]) -> None:
+    columns = ("role", "status", "key", "handler", "topic", "attempts", "envelope id", "reason", *_TIMES)
+    rows = [
+        (
+            role,
+            entry.status.value,
+            key_text(entry.key),
+            entry.handler,
+            entry.topic,
+            entry.attempts,
+            entry.envelope,
+            entry.reason,
+            *(iso_time(us) if us or name in _ALWAYS else None for name, us in _times(entry).items()),
+        )
+        for role, entry in found
+    ]
+    write_table(columns, rows, empty="")
+
+
+_TIMES: Final = ("event time", "claimed", "settled", "retry at", "lease until")
+#: Times that every event has: where one is missing, the ledger has not kept it.
+_ALWAYS: Final = frozenset({"event time", "claimed"})
+
+
+def _times(entry: Entry) -> dict[str, int]:
+    """Return the times of an entry, in microseconds; 0 for those that it does not have."""
+    times = ((entry.time_ms or 0) * 1000, entry.claimed_us, settled_us(entry), entry.retry_at_us, entry.lease_until_us)
+    return dict(zip(_TIMES, times, strict=True))
+
+
+def _fields(entry: Entry) -> Iterator[tuple[str, object]]:
+    """Name everything that is known of an entry, and what a ledger does not record."""
+    is_kept = bool(entry.changed_us)  # else only its key and its status are
+    yield "status", entry.status.value
+    yield "key", key_text(entry.key)
+    yield "topic", entry.topic or NOT_RECORDED
+    yield "handler", entry.handler or "the one without a name"
+    if entry.reason:
+        yield "reason", entry.reason
+    yield "attempts", f"{entry.attempts} failed" if is_kept else NOT_RECORDED
+    yield "envelope id", entry.envelope or NOT_RECORDED
+    is_settled = entry.status in SETTLED
+    for name, us in _times(entry).items():
+        if us or name in _ALWAYS or (name == "settled" and is_settled):
+            yield name, iso_time(us)
+    if not is_settled:
+        yield "worker", f"{NOT_RECORDED}; the log of the one that claimed it has the key, at level info"
 
 
 def _found(bridge: Bridge, what: str) -> Iterator[tuple[str, Entry]]:
@@ -71,7 +149,7 @@ def _found(bridge: Bridge, what: str) -> Iterator[tuple[str, Entry]]:
     else:
         subject = subject_digest(flow.secret, what)
         yield from (("event", entry) for entry in bridge.ledger.scan(Query(subject=subject)))
-        yield from (("newest state", entry) for entry in bridge.ledger.scan(Query(subject=subject, entities=True)))
+        yield from ((NEWEST, entry) for entry in bridge.ledger.scan(Query(subject=subject, entities=True)))
 
 
 def is_file(name: str) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import sys
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -19,14 +21,16 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 
+from oncebridge.claim import SETTLED
+from oncebridge.cli.tables import drawn, wrapped
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_text
+from oncebridge.letter_filter import EPOCH
 from oncebridge.visible import visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from oncebridge.ledgers.protocol import Entry
 
@@ -43,6 +47,11 @@ COLOURS = {
     "republish": "blue",
     "echo": "magenta",
 }
+
+
+#: As wide as the longest name of a field usually is.
+FIELD_LABEL: Final = "envelope id"
+NOT_RECORDED: Final = "not recorded"
 
 
 def say(text: str) -> None:
@@ -66,9 +75,13 @@ def write_text(text: str) -> None:
 
 
 def write_fields(fields: Mapping[str, object]) -> None:
-    """Write one result as a line for each field."""
+    """Write one result as a line for each field; in a terminal, long ones wrap beside their names."""
+    label = 1 + max(len(FIELD_LABEL), *map(len, fields))
     for name, value in fields.items():
-        _write_line(f"{name:<14} {'' if value is None else visible(str(value))}")
+        text = "" if value is None else visible(str(value))
+        lines = wrapped(text, max(results.width - label, 1)) if results.is_terminal else [text]
+        for number, line in enumerate(lines):
+            _write_line(f"{'' if number else name:<{label}}{line}".rstrip())
 
 
 def _write_line(safe: str) -> None:
@@ -80,8 +93,18 @@ def coloured(word: str) -> str:
     return f"[{COLOURS[word]}]{word}[/]" if word in COLOURS else escape(visible(word))
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Write a table: drawn in a terminal, tab-separated in a pipe."""
+def write_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    below: Collection[str] = (),
+    prose: Collection[str] = (),
+) -> None:
+    """Write a table: drawn to fit a terminal, tab-separated and whole in a pipe.
+
+    In a terminal that is too narrow, the columns of `below` and `prose` are lines under their row.
+    """
     lines = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     if not lines:
         say(empty)
@@ -89,13 +112,8 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         for line in [columns, *lines]:
             _write_line("\t".join(line))
     else:
-        table = Table(header_style="bold", box=None, pad_edge=False)
-        for name in columns:
-            # A key that is cut off is of no use to the next command.
-            table.add_column(name, no_wrap=name == "key", overflow="fold")
-        for line in lines:
-            table.add_row(*map(coloured, line))
-        results.print(table, soft_wrap=False)
+        for drawing in drawn(columns, lines, results.width, below=below, prose=prose, styles=COLOURS):
+            results.print(drawing, soft_wrap=True)
 
 
 def write_books(books: Mapping[str, int | bool]) -> None:
@@ -119,11 +137,33 @@ def entry_as_dict(entry: Entry) -> dict[str, Any]:
         "time_ms": entry.time_ms,
         "id": entry.envelope,
         "attempts": entry.attempts,
-        "changed_ms": entry.changed_us // 1000,
+        "changed_ms": entry.changed_us // 1000 or None,
         "retry_at_ms": entry.retry_at_us // 1000 or None,
         "lease_until_ms": entry.lease_until_us // 1000 or None,
         "reason": entry.reason or None,
+        "claimed_ms": entry.claimed_us // 1000 or None,
+        "settled_ms": settled_us(entry) // 1000 or None,
     }
+
+
+def settled_us(entry: Entry) -> int:
+    """Return when an entry was settled; 0 if it is not, or if the ledger does not record that."""
+    return entry.changed_us if entry.status in SETTLED else 0
+
+
+def iso_time(us: int) -> str:
+    """Write a time as ISO 8601 does, with its zone; a text that says so where none was recorded."""
+    if not us:
+        return NOT_RECORDED
+    time = EPOCH + timedelta(microseconds=us)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def confirmed(question: str) -> bool:
+    """Ask the person at a terminal; a script is not asked."""
+    if not (sys.stdin.isatty() and narrator.is_terminal):
+        return True
+    return typer.confirm(visible(question), err=True)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.findings import Finding, wrong
 from oncebridge.ledgers.grants import Call, claim_chain, claim_fact, extend_claim, settle_claim
-from oncebridge.ledgers.protocol import Entry, Query
+from oncebridge.ledgers.protocol import Entry, Query, longest_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -181,8 +181,8 @@ class MemoryLedger:
         """Return the matching entries, the longest unchanged first."""
         with self._lock:
             entries = self._entity_entries(query) if query.entities else map(self._entry, self._matching(query))
-            found = sorted(entries, key=lambda entry: entry.changed_us)
-        yield from found[: query.limit]
+            found = longest_unchanged(entries, query.limit)
+        yield from found
 
     def _matching(self, query: Query) -> Iterator[tuple[bytes, str]]:
         for at, record in self.records.items():
@@ -208,6 +208,7 @@ class MemoryLedger:
             changed_us=record.changed_us,
             retry_at_us=record.retry_at_us,
             lease_until_us=record.lease_until_us or on_entity,
+            claimed_us=record.token,
             reason=letter.reason if letter else "",
             raw=letter.raw if letter and raw else None,
             detail=letter.detail if letter and raw else "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 import msgspec
@@ -11,7 +13,7 @@ from oncebridge.discreet import Discreet
 from oncebridge.topics import topic_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from oncebridge.claim import Answer, Ask, Claim, Newest, Settlement
@@ -33,6 +35,8 @@ class Entry(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     changed_us: int = 0
     retry_at_us: int = 0
     lease_until_us: int = 0
+    #: When a worker last claimed it; 0 where the ledger does not record that. Tokens are made of this time.
+    claimed_us: int = 0
     #: Where the ledger keeps it, for ledgers that need this; passed back in `Ask.home`.
     home: bytes | None = None
     #: Of a dead letter.
@@ -90,6 +94,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             and (self.since_us is None or changed_us >= self.since_us)
             and (self.until_us is None or changed_us < self.until_us)
         )
+
+
+def longest_unchanged(entries: Iterable[Entry], limit: int | None) -> list[Entry]:
+    """Return entries in the order of a scan; with a limit, no more than that many are ever in memory."""
+    by_change = attrgetter("changed_us")
+    return sorted(entries, key=by_change) if limit is None else nsmallest(limit, entries, key=by_change)
 
 
 @runtime_checkable

@@ -196,16 +196,17 @@ class LookupRules(LedgerStage):
         assert (held.key, held.status) == (digest("new"), Status.CLAIMED)
 
     def test_what_is_known_of_a_claim(self) -> None:
-        """An event that is claimed shows its topic, its time, its attempts and when its lease ends."""
+        """An event that is claimed shows its topic, its time, its attempts, since when, and when its lease ends."""
         for ask in (self.fact("fact"), self.state("state", "here", 0)):
             self.do(ask, Outcome.RETRY)
             before_us = self.now_us()
-            self.take(ask)
+            claim = self.take(ask)
             entry = self.entry(ask)
             assert (entry.status, entry.topic, entry.time_ms) == (Status.CLAIMED, ask.topic, ask.time_ms)
             assert entry.attempts == 1
             assert before_us + self.lease_us <= entry.lease_until_us <= self.now_us() + self.lease_us
             assert before_us <= entry.changed_us <= self.now_us()
+            assert entry.claimed_us == claim.token  # a token is the time of its claim
 
     def test_what_is_known_of_an_end(self) -> None:
         """An event that has ended shows when that was, and no lease."""

@@ -5,6 +5,7 @@ One event is found by its key. Every other search reads the whole table, page by
 
 from __future__ import annotations
 
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.claim import SETTLED, Status, read_newest
@@ -68,6 +69,7 @@ def _entry(table: Table, event: Stored, letter: Letter | None = None) -> Entry:
         changed_us=said["changed_us"],
         retry_at_us=said.get("retry_at_us", 0),
         lease_until_us=said.get("lease_until_us") or _lease_on_entity(table, said),
+        claimed_us=said["token"],
         reason=said.get("reason", ""),
         raw=letter.raw if letter else None,
         detail=letter.detail if letter else "",
@@ -88,11 +90,13 @@ def found(table: Table, query: Query) -> list[Entry]:
     """Return the matching entries, the longest unchanged first."""
     if query.entities:
         return _newest_states(table, query)
-    found = sorted(
-        (item for item in _events(table) if _matches(query, item.said)),
-        key=lambda item: (item.said["changed_us"], item.said["pk"], item.said["sk"]),
-    )[: query.limit]
+    items = (item for item in _events(table) if _matches(query, item.said))
+    found = sorted(items, key=_order) if query.limit is None else nsmallest(query.limit, items, key=_order)
     return [_entry(table, item) for item in found]
+
+
+def _order(item: Stored) -> tuple[int, str, str]:
+    return item.said["changed_us"], item.said["pk"], item.said["sk"]
 
 
 def _newest_states(table: Table, query: Query) -> list[Entry]:

@@ -15,7 +15,7 @@ _EVENTS: Final = """
         event.changed_us, event.retry_at_us,
         greatest(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.nonce = event.nonce
             THEN entity.lease_until_us ELSE 0 END),
-        int4send(event.day), coalesce(letter.reason, ''), {letter}
+        event.token, int4send(event.day), coalesce(letter.reason, ''), {letter}
     FROM {schema}.event
     LEFT JOIN {schema}.letter ON letter.key = event.key AND letter.handler = event.handler
     LEFT JOIN {schema}.entity ON entity.key = event.entity

@@ -19,7 +19,7 @@ from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers import RETENTION_US
 from oncebridge.ledgers.findings import Finding
-from oncebridge.ledgers.protocol import Entry
+from oncebridge.ledgers.protocol import Entry, longest_unchanged
 from oncebridge.ledgers.redis import examine, wire
 from oncebridge.ledgers.redis.address import read_url
 from oncebridge.ledgers.redis.agreement import Agreement, base_of
@@ -275,7 +275,7 @@ class RedisLedger:
     def scan(self, query: Query) -> Iterator[Entry]:
         """Read everything unfinished or dead, or all entities; the longest unchanged first."""
         found = self._newest_states(query) if query.entities else self._unfinished(query)
-        yield from sorted(found, key=attrgetter("changed_us"))[: query.limit]
+        yield from longest_unchanged(found, query.limit)
 
     def _unfinished(self, query: Query) -> Iterator[Entry]:
         for shard, prefix in enumerate(self._prefixes):
@@ -284,7 +284,8 @@ class RedisLedger:
                 for entry, about in self._entries(shard, batch, letters):
                     if _matches(query, entry, about):
                         yield msgspec.structs.replace(entry, raw=None, detail="")
-            for batch in self._key_scan(prefix, b"e:"):
+            # No letter is among the events that have keys of their own, and finding those reads every key there is.
+            for batch in () if query.letters else self._key_scan(prefix, b"e:"):
                 for key, text in batch.items():
                     record = wire.read_record(text)
                     entry = wire.record_entry(key[len(prefix) + 2 :], record, home=bytes([shard]))

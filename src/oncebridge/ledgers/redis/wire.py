@@ -240,6 +240,7 @@ class Record(msgspec.Struct, frozen=True):
     letter: bool
     attempts: int
     nonce: bytes
+    token: int
     lease_until_us: int
     changed_us: int
     retry_at_us: int
@@ -249,7 +250,8 @@ class Record(msgspec.Struct, frozen=True):
 
 def read_record(text: bytes) -> Record:
     """Read a record as scripts write it."""
-    status, flags, attempts, nonce, _, lease, changed, again, _ = _record_head.unpack_from(text)
+    status, flags, attempts, nonce, token, *times, _ = _record_head.unpack_from(text)
+    lease, changed, again = map(int, times)
     at, entity = _record_head.size, None
     if flags & STATE:
         entity = text[at : at + DIGEST_BYTES]
@@ -257,9 +259,8 @@ def read_record(text: bytes) -> Record:
     if flags & CONTENT:
         at += DIGEST_BYTES
     has_letter = bool(flags & LETTER)
-    return Record(
-        STATUSES[status], has_letter, attempts, nonce, int(lease), int(changed), int(again), entity, _about(text[at:])
-    )
+    about = _about(text[at:])
+    return Record(STATUSES[status], has_letter, attempts, nonce, int(token), lease, changed, again, entity, about)
 
 
 def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int = 0, letter: bytes = b"") -> Entry:
@@ -277,6 +278,7 @@ def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int
         changed_us=record.changed_us,
         retry_at_us=record.retry_at_us,
         lease_until_us=record.lease_until_us or lease_until_us,
+        claimed_us=record.token,
         home=home,
         reason=kept.reason if kept else "",
         raw=kept.raw if kept else None,

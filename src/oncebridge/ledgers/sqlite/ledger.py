@@ -291,7 +291,7 @@ class SQLiteLedger:
                 "SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts,"  # noqa: S608 - built from constants
                 " event.envelope, event.changed_us, event.retry_at_us,"
                 " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.nonce = event.nonce"
-                " THEN entity.lease_until_us ELSE 0 END), NULL,"
+                " THEN entity.lease_until_us ELSE 0 END), event.token, NULL,"
                 f" coalesce(letter.reason, ''), {letter} FROM oncebridge_event AS event"
                 " LEFT JOIN oncebridge_letter AS letter USING (key, handler)"
                 f" LEFT JOIN oncebridge_entity AS entity ON entity.key = event.entity {where}",
