@@ -383,6 +383,22 @@ def test_every_setting_is_documented():
     assert found == setting_rows()
 
 
+def test_the_waits_are_documented():
+    """The table of waits is the policy's own curve."""
+    first, _ = re.split(r"^The longest wait", section(SETTINGS, "Retries"), maxsplit=1, flags=re.MULTILINE)
+    policy, rows, since = RetryPolicy(), [], 0.0
+    for attempt in range(1, policy.attempts):
+        longest = policy.ceiling_seconds(attempt)
+        since += longest * 3 / 4
+        rows.append([str(attempt), *(as_a_wait(seconds) for seconds in (longest / 2, longest)), as_a_wait(round(since))])
+    assert table(first) == rows
+
+
+def as_a_wait(seconds: float) -> str:
+    """Write a time as the table of waits has it."""
+    return f"{seconds:g} s" if seconds < 120 else f"{round(seconds / 60)} min"
+
+
 @pytest.mark.parametrize(
     ("path", "title", "known"),
     [

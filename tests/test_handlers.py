@@ -456,7 +456,7 @@ def test_retry_later(make_bridge):
     """A handler that was told to stay away passes that on; other waits grow up to their cap."""
     bridge = make_bridge(failing(RetryLater(after_seconds=90)))
     assert bridge.process(envelope(ACW)).retry_in_us >= 90_000_000
-    policy = RetryPolicy(base_seconds=2, cap_seconds=5)
+    policy = RetryPolicy(base_seconds=2, growth=2, cap_seconds=5)
     assert [policy.ceiling_seconds(attempt) for attempt in (1, 2, 3, 1000)] == [2, 4, 5, 5]
     assert all(0 <= policy.delay_seconds(attempt) <= 5 for attempt in range(1, 100))
 

@@ -126,6 +126,7 @@ PRECEDENCE = {
     "replays_anew": (("true", "false", True), [True, False]),
     "attempts": (("2", "3", 4), [2, 3]),
     "base_seconds": (("0.2", "0.3", 0.4), [0.2, 0.3]),
+    "growth": (("2", "3", 4), [2, 3]),
     "cap_seconds": (("20", "30", 40), [20, 30]),
 }
 

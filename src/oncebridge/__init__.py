@@ -21,11 +21,13 @@ from oncebridge.errors import (
     Unreadable,
 )
 from oncebridge.event import Envelope, Event
+from oncebridge.retry import RetryPolicy
 from oncebridge.settings import Settings
 
 __all__ = [  # noqa: RUF022 - grouped by who needs it
     # The bridge
     "Bridge",
+    "RetryPolicy",
     "Settings",
     # What handlers get
     "Envelope",

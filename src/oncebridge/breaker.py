@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from oncebridge.clock import Clock
 
-OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, cap_seconds=10.0)
+OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, growth=2, cap_seconds=10.0)
 
 
 class Open(SaysWhy):
@@ -208,8 +208,7 @@ class Breaker:
 
     def _draw_us(self) -> int:
         """Draw how long to stay open: not all workers should probe at the same moment."""
-        ceiling = self._open_for.ceiling_seconds(self._openings)
-        return int((ceiling + self._open_for.delay_seconds(self._openings)) / 2 * 1_000_000)
+        return int(self._open_for.delay_seconds(self._openings) * 1_000_000)
 
     def spared(self, error: Exception) -> Open:
         """Make the error for a failure that is no attempt; it has the reason, and when the next call may be made."""

@@ -22,7 +22,7 @@ from oncebridge.genesys_topics import is_known, looks_like_one, nearest
 from oncebridge.handlers import Handlers
 from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.ledgers.protocol import MayBecomeAnother
-from oncebridge.settings import Settings, load_settings
+from oncebridge.settings import Settings, check_policy, load_settings
 from oncebridge.settings.secrets import is_reference, read_reference
 from oncebridge.settings.sinks.webhook import downstream_sink
 from oncebridge.sinks import Breakers, SinkContext, make_sink
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from oncebridge.event import Event
     from oncebridge.handlers import Handler
     from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.retry import RetryPolicy
     from oncebridge.settings.sinks.sink import SinkSettings
     from oncebridge.sinks import Sink
 
@@ -112,7 +113,13 @@ class Bridge:
         own = [handler for handler in self.handlers if not any(handler.function is sink for sink in sinks)]
         self._wire(ledger or self.ledger, settings)
         for handler in own:
-            self.register(handler.pattern, handler.function, name=handler.name, permanent=handler.permanent)
+            self.register(
+                handler.pattern,
+                handler.function,
+                name=handler.name,
+                permanent=handler.permanent,
+                retry=handler.retry,
+            )
 
     @classmethod
     def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:
@@ -134,7 +141,12 @@ class Bridge:
         self.close()
 
     def on(
-        self, topic: str, *, name: str = "", permanent: tuple[type[Exception], ...] = ()
+        self,
+        topic: str,
+        *,
+        name: str = "",
+        permanent: tuple[type[Exception], ...] = (),
+        retry: RetryPolicy | None = None,
     ) -> Callable[[Function], Function]:
         """Register a handler for a topic, in Genesys' own notation; `*` works too, and alone it matches everything.
 
@@ -146,10 +158,12 @@ class Bridge:
 
             permanent: Errors that no retry can fix, beside `PermanentError`.
 
+            retry: How often and when it is tried; unless given, as `[retry]` of the settings says.
+
         """
 
         def register(function: Function) -> Function:
-            self.register(topic, function, name=name, permanent=permanent)
+            self.register(topic, function, name=name, permanent=permanent, retry=retry)
             _WITH_HANDLERS.add(self)
             return function
 
@@ -162,16 +176,19 @@ class Bridge:
         *,
         name: str = "",
         permanent: tuple[type[Exception], ...] = (),
+        retry: RetryPolicy | None = None,
     ) -> None:
         """Register a handler for this bridge alone, as commands do; that does not list the bridge for `bridges_of`."""
-        handler = self.handlers.add(topic, function, name=name, permanent=permanent)
+        if retry is not None:
+            check_policy(retry, f"handler for {topic!r}: retry")
+        handler = self.handlers.add(topic, function, name=name, permanent=permanent, retry=retry)
         check_transaction(handler, self.ledger)
 
     def _add_sink(self, settings: SinkSettings) -> None:
         sink = make_sink(settings, self.sink_context)
         self.sinks[settings.name] = sink
         for topic in settings.topics:
-            self.handlers.add(topic, sink, name=settings.name)
+            self.handlers.add(topic, sink, name=settings.name, retry=settings.retry)
 
     def add_downstream(self) -> bool:
         """Register the sink that `downstream_url` names if there is no handler; return whether there is one now."""

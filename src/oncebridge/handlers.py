@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from oncebridge.event import Event
+    from oncebridge.retry import RetryPolicy
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     #: Errors that no retry can fix, beside `PermanentError`.
     permanent: tuple[type[Exception], ...] = ()
     wants_transaction: bool = False
+    #: How often and when it is tried; None: as `[retry]` of the settings says.
+    retry: RetryPolicy | None = None
     #: Whether it is retried until it succeeds, however often that takes.
     persistent: bool = False
     #: How many events one call takes, of a sink that sends them together (`SendsMany`).
@@ -78,7 +81,13 @@ class Handlers:
         return iter(self._handlers)
 
     def add(
-        self, pattern: str, function: Callable[..., Any], *, name: str = "", permanent: tuple[type[Exception], ...] = ()
+        self,
+        pattern: str,
+        function: Callable[..., Any],
+        *,
+        name: str = "",
+        permanent: tuple[type[Exception], ...] = (),
+        retry: RetryPolicy | None = None,
     ) -> Handler:
         """Register a handler; refuse one whose claims would be the same as another's."""
         refuse_wrong_function(pattern, function)
@@ -87,6 +96,7 @@ class Handlers:
             function=function,
             name=name,
             permanent=permanent,
+            retry=retry,
             wants_transaction=takes_transaction(function),
             many=function.many if isinstance(function, SendsMany) else 1,
         )

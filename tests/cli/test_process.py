@@ -18,7 +18,7 @@ LEDGER = "sqlite:///once.db"
 COLUMNS = ["processed", "redelivery", "republish", "echo", "stale", "conflict", "dead", "unhandled", "retrying"]
 BOOKS = ["received", *COLUMNS, "balanced"]
 VERDICT_FIELDS = ["n", "id", "topic", "verdict", "of", "reason"]
-FEW_SECONDS = {"ONCEBRIDGE_RETRY_BASE_SECONDS": "0.01"}
+FEW_SECONDS = {"ONCEBRIDGE_RETRY_BASE_SECONDS": "0.01", "ONCEBRIDGE_RETRY_CAP_SECONDS": "0.1"}
 
 
 def verdicts_in(cli, name="verdicts.jsonl"):
@@ -453,7 +453,7 @@ def test_a_signal_ends_the_wait_for_a_retry(cli, facts, wait_until):
     cli.write("in.jsonl", facts(1))
     started = cli.start(
         "process", "in.jsonl", "--ledger", LEDGER, "--json", "--handler", "hooks:flaky",
-        ONCEBRIDGE_RETRY_BASE_SECONDS="3600", ONCEBRIDGE_RETRY_CAP_SECONDS="3600",
+        ONCEBRIDGE_RETRY_BASE_SECONDS="55", ONCEBRIDGE_RETRY_CAP_SECONDS="55",
     )  # fmt: skip
     wait_until(lambda: cli.statuses() == {"retry": 1}, "the first try has failed")
     started.signal(signal.SIGTERM)

@@ -35,6 +35,7 @@ from oncebridge.cli.wiring import (
     without_handlers,
 )
 from oncebridge.deadletters import count_letters
+from oncebridge.engine.waiting import PATIENCE_US, made_attempt
 from oncebridge.errors import ConfigurationError
 from oncebridge.letter_filter import EPOCH, is_any_given, read_moment
 
@@ -163,9 +164,11 @@ def redrive(
         )
         _ask("redrive", letters, yes=yes)
         with progress_bar() as bar:
-            results = [
-                _until_settled(bridge, letter, force=force) for letter in bar.track(letters, description="redriving")
-            ]
+            results: list[Result] = []
+            for letter in bar.track(letters, description="redriving"):
+                # Where one could not be waited for, the others are tried once: they may have the same receiver.
+                patient = all(result.acknowledged or result.outcome is None for result in results)
+                results.append(_until_settled(bridge, letter, force=force, patient=patient))
     _report(results, json=json)
 
 
@@ -196,14 +199,19 @@ def discard(
     _report(results, json=json)
 
 
-def _until_settled(bridge: Bridge, letter: DeadLetter, *, force: bool) -> Result:
-    """Redrive one, and again as its retries fall due: nobody else redelivers it."""
-    letters = bridge.dead_letters
-    result = letters.redrive(letter, force=force)
-    while result.outcome is not None and not result.acknowledged and not bridge.stopping.is_set():
-        bridge.clock.wait(bridge.stopping, result.retry_in_us / 1_000_000)
+def _until_settled(bridge: Bridge, letter: DeadLetter, *, force: bool, patient: bool) -> Result:
+    """Redrive one, and again as its retries fall due within a minute: nobody else redelivers it."""
+    letters, clock = bridge.dead_letters, bridge.clock
+    tried_us = clock.monotonic_us()
+    while True:
         result = letters.redrive(letter, force=force)
-    return result
+        if result.outcome is None or result.acknowledged or not patient or bridge.stopping.is_set():
+            return result
+        now_us = clock.monotonic_us()
+        tried_us = now_us if made_attempt(result) else tried_us
+        if now_us + result.retry_in_us > tried_us + PATIENCE_US:
+            return result
+        clock.wait(bridge.stopping, result.retry_in_us / 1_000_000)
 
 
 def _chosen(bridge: Bridge, filters: Filters, *, every: bool) -> Sequence[DeadLetter]:
@@ -244,7 +252,7 @@ def _report(results: list[Result], *, json: bool) -> None:
         )
         raise typer.Exit(EXIT_WRONG)
     if any(not result.acknowledged for result in results):
-        say("some are still retrying; run the same command again")
+        say("some are still retrying, after waits of more than a minute by now; run the same command again later")
         raise typer.Exit(EXIT_AGAIN)
     if any(result.outcome is Outcome.DEAD for result in results):
         say("some are still dead letters: see oncebridge dead list")

@@ -76,7 +76,13 @@ def process(
         task = bar.add_task("processing", total=_total_bytes(files))
         flow = bridge.open()
         deliveries = read_deliveries(files, flow.stopping, progress=lambda number: bar.advance(task, number))
-        run = FileRun(flow, bridge.books, batch=batch, on_outage=lambda error: say(f"{error}; waiting for it"))
+        run = FileRun(
+            flow,
+            bridge.books,
+            batch=batch,
+            on_outage=lambda error: say(f"{error}; waiting for it"),
+            rereadable="-" not in files,
+        )
         try:
             for n, result in run.results(deliveries):
                 if lines is not None:
@@ -84,7 +90,7 @@ def process(
         except LedgerUnavailable as error:
             outage = error
     if run.unread is None or bridge.books.received:
-        _report(bridge, json=json, finished=run.finished, verdicts=verdicts)
+        _report(bridge, run, json=json, verdicts=verdicts)
     trouble = outage or run.unread
     if trouble is not None:
         raise trouble
@@ -138,14 +144,20 @@ def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
     lines.write(visible_json(line).encode() + b"\n")
 
 
-def _report(bridge: Bridge, *, json: bool, finished: bool, verdicts: str | None) -> None:
+def _report(bridge: Bridge, run: FileRun, *, json: bool, verdicts: str | None) -> None:
     books = bridge.books.as_dict()
     is_kept = ledger_kind(bridge) != "memory"
     report_books(books, json=json, is_kept=is_kept)
     letters = books["dead"] + books["conflict"]
     if letters and not is_kept and verdicts is None:
         say(f"{letters:,} would be kept as dead letters; --verdicts FILE says why")
-    if not finished:
+    if run.next_try_us is not None:
+        say(
+            f"{books['retrying']:,} not settled, because their handler failed or their receiver is out of reach; the "
+            f"next try is due in {run.next_try_us / 1_000_000:,.0f} s. Run the same command again then: what is "
+            "settled is not repeated"
+        )
+    elif not run.finished:
         say("stopped before everything was settled; run the same command again to go on")
 
 

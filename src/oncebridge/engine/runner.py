@@ -66,7 +66,7 @@ class HandlerRunner:
     """Calls handlers."""
 
     def __init__(self, ledger: Ledger, retry: RetryPolicy, handler_timeout_us: int) -> None:
-        """Take what handler calls need."""
+        """Take what handler calls need; `retry` is for handlers that have no policy of their own."""
         self._ledger = ledger
         self._retry = retry
         self.loop = LoopThread(handler_timeout_us / 1_000_000)
@@ -125,7 +125,8 @@ class HandlerRunner:
     def _limit(self, handler: Handler, attempts: int | None) -> float:
         if handler.persistent:
             return inf
-        return self._retry.attempts if attempts is None else min(attempts, self._retry.attempts)
+        own = (handler.retry or self._retry).attempts
+        return own if attempts is None else min(attempts, own)
 
     def _await(self, result: Awaitable[Any], task: Task) -> None:
         assert task.lease is not None
@@ -171,7 +172,7 @@ class HandlerRunner:
         reason = f"{why} at attempt {claim.attempt}" + (f" of {limit}" if limit < inf else "")
         if claim.attempt >= limit:
             return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail)
-        seconds = self._retry.delay_seconds(claim.attempt)
+        seconds = (handler.retry or self._retry).delay_seconds(claim.attempt)
         if isinstance(error, RetryLater):
             seconds = min(max(seconds, error.after_seconds), AGAIN_SECONDS_MAX)
         retry_in_us = int(seconds * 1_000_000)
@@ -252,8 +253,8 @@ def group_for_send_many(tasks: list[Task]) -> tuple[list[list[Task]], list[Task]
         if handler is None or handler.many == 1 or task.event is None or task.dead_reason is not None:
             alone.append(task)
             continue
-        # One sink may have several patterns; each of them says which errors are permanent.
-        kind = (id(handler.function), handler.permanent)
+        # One sink may have several patterns; each of them says which errors are permanent, and when to retry.
+        kind = (id(handler.function), handler.permanent, handler.retry)
         group = open_groups.get(kind)
         if group is None or len(group) == handler.many:
             group = open_groups[kind] = []

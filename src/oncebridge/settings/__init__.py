@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.event import Reshape
@@ -183,7 +183,18 @@ def load_settings(path: str | os.PathLike[str] | None = None, **given: Any) -> S
         from_environment=sorted(from_environment),
         given=sorted(name for name, value in given.items() if value is not None),
     )
-    return _replaced(Settings(), values)
+    policies: dict[str, dict[str, Any]] = values.pop("sink_policies", {})
+    settings = _replaced(Settings(), values)
+    return settings if given.get("sinks") else _with_own_policies(settings, policies)
+
+
+def _with_own_policies(settings: Settings, policies: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Give sinks the policies of their own tables; `[retry]` says what these leave open, wherever that was set."""
+    sinks = [
+        replace(sink, retry=replace(settings.retry, **policies[sink.name])) if sink.name in policies else sink
+        for sink in settings.sinks
+    ]
+    return replace(settings, sinks=tuple(sinks))
 
 
 def with_given(settings: Settings, **given: Any) -> Settings:
@@ -230,6 +241,13 @@ def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
     return with_secret_file(values)
 
 
+def check_policy(policy: RetryPolicy, where: str) -> None:
+    """Refuse a retry policy that a program has made, if it is out of the bounds of the settings."""
+    if not isinstance(policy, RetryPolicy):
+        raise ConfigurationError(f"{where}: expected a RetryPolicy, such as RetryPolicy(attempts=3), got {policy!r}")
+    read_settings(known_settings("retry"), asdict(policy), where)
+
+
 _PORT: Final = Annotated[int, Meta(ge=1, le=65_535)]
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -262,6 +280,11 @@ def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
             values["profiles"] = tuple(read_profile(topic, fields, file) for topic, fields in profiles.items())
         elif name == "sinks":
             sinks = check_table(value, file, name, "sinks.NAME")
+            values["sink_policies"] = {
+                sink: _read_policy(fields["retry"], file, f"sinks.{sink}.retry")
+                for sink, fields in sinks.items()
+                if isinstance(fields, dict) and "retry" in fields
+            }
             values["sinks"] = tuple(read_sink(sink, fields, file) for sink, fields in sinks.items())
         elif name == "envelope":
             values["reshape"] = read_envelope(value, file)
@@ -272,6 +295,11 @@ def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
         else:
             values[name] = read_setting(known_settings(), name, value, f"{file}: {name}", _TABLES)
     return with_secret_file(values)
+
+
+def _read_policy(value: Any, file: str, table: str) -> dict[str, Any]:
+    """Read the retry policy of one sink, as far as it differs from `[retry]`."""
+    return read_settings(known_settings("retry"), check_table(value, file, table), f"{file}: [{table}]")
 
 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from oncebridge.breaker import Open
 from oncebridge.errors import RetryLater, SaysWhy
 from oncebridge.handlers import Handler, LetterCopy
 from oncebridge.ledgers.findings import Finding, warning
+from oncebridge.retry import RetryPolicy
 from oncebridge.sinks.batch_sender import BatchSender, Entry, EntryRefused, Failure
 from oncebridge.sinks.bus import BusSender, bus_entry
 from oncebridge.sinks.queue import QueueSender, printable, queue_findings
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "oncebridge"  # sources that begin with `aws.` are Amazon's, so the event's own cannot be used
 DETAIL_TYPE: Final = "Dead Letter"
+#: Never given up, and never an hour apart: nothing that died is acknowledged before it is sent.
+_SENDING: Final = RetryPolicy(base_seconds=0.1, growth=2, cap_seconds=30.0)
 #: Characters that a queue takes.
 _TEXT_ALLOWED: Final = {0x9, 0xA, 0xD}
 
@@ -51,7 +54,7 @@ def make_copiers(settings: Settings, context: SinkContext) -> tuple[Handler, ...
 
 
 def _copier(name: str, function: Callable[[LetterCopy], None]) -> Handler:
-    return Handler(pattern="*", function=function, name=name, persistent=True)
+    return Handler(pattern="*", function=function, name=name, persistent=True, retry=_SENDING)
 
 
 class LetterSender(BatchSender[LetterCopy]):

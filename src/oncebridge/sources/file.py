@@ -1,6 +1,7 @@
 """Captured deliveries from files: JSON lines, plain or gzipped, `-` for standard input.
 
-Nobody redelivers the contents of a file, so this source waits and retries by itself.
+Nobody redelivers the contents of a file, so this source waits and retries by itself, as long as that does not take
+long. The rest stays unsettled in the ledger, and the next run over the same file tries it again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from oncebridge.engine.limits import GOES_ON
 from oncebridge.engine.result import Result
 from oncebridge.engine.task import out_of_reach, stopped
-from oncebridge.engine.waiting import OUTAGE_BACKOFF, POLL_US
+from oncebridge.engine.waiting import OUTAGE_BACKOFF, PATIENCE_US, POLL_US, made_attempt
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.sources.unwrap import WRAPPER_BYTES_MAX, unwrap
 
@@ -144,21 +145,35 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 class FileRun:
-    """Processes a stream of deliveries until each is settled, or the flow is stopped."""
+    """Processes a stream of deliveries until each is settled, or would take too long, or the flow is stopped."""
 
     def __init__(
-        self, flow: Flow, books: Books, *, batch: int = BATCH, on_outage: Callable[[str], None] = lambda _: None
+        self,
+        flow: Flow,
+        books: Books,
+        *,
+        batch: int = BATCH,
+        on_outage: Callable[[str], None] = lambda _: None,
+        rereadable: bool = True,
     ) -> None:
-        """Take the flow, the books to keep, and where to report that the ledger is out of reach."""
+        """Take the flow, the books to keep, and where to report that the ledger is out of reach.
+
+        What is not rereadable, such as a pipe, is read to its end, however long that takes.
+        """
         self._flow = flow
         self._books = books
         self._batch = batch
         self._on_outage = on_outage
+        self._rereadable = rereadable
         self._waiting: list[_Waiting] = []
         self._last: dict[int, Result] = {}
         self._read = 0
         self._next = 1
         self._exhausted = False
+        #: When an event was last tried.
+        self._tried_us = self._now_us()
+        #: How long until the next try, where that is too long to wait for.
+        self.next_try_us: int | None = None
         #: The error that ended reading; deliveries read before it are still processed.
         self.unread: ConfigurationError | None = None
 
@@ -179,8 +194,11 @@ class FileRun:
                 if batch:
                     self._process(batch)
                     yield from self._in_order()
-                elif self._exhausted and self._waiting:
+                elif self._waiting and (self._exhausted or self._is_full):
                     wait_us = max(0, self._waiting[0].due_us - self._now_us())
+                    if self._takes_too_long():
+                        self.next_try_us = wait_us
+                        break
                     self._flow.clock.wait(self._flow.stopping, wait_us / 1_000_000)
         except LedgerUnavailable as error:
             outage = error
@@ -190,6 +208,15 @@ class FileRun:
         if outage is not None:
             raise outage
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= WAITING_MAX
+
+    def _takes_too_long(self) -> bool:
+        """Return whether the next try is due long after the last, and waiting for it is of no use."""
+        may_end = self._exhausted or self._rereadable
+        return may_end and self._waiting[0].due_us > self._tried_us + PATIENCE_US
+
     def _take(self, deliveries: Iterator[bytes | None]) -> list[Numbered]:
         """Take deliveries that are due again, and new ones unless too many wait; in order of arrival."""
         now_us = self._now_us()
@@ -197,7 +224,7 @@ class FileRun:
         while self._waiting and self._waiting[0].due_us <= now_us and len(batch) < self._batch:
             due = heapq.heappop(self._waiting)
             batch.append((due.n, due.delivery))
-        if len(self._waiting) < WAITING_MAX and not self._exhausted:
+        if not self._is_full and not self._exhausted:
             batch += self._new(deliveries, self._batch - len(batch))
         return sorted(batch, key=itemgetter(0))
 
@@ -230,13 +257,16 @@ class FileRun:
         for n, delivery in batch:
             result = delivery.result
             self._note(n, result)
+            if made_attempt(result):
+                self._tried_us = now_us
             if result.acknowledged:
                 continue
             if result.outcome is None:  # busy: later deliveries must not overtake it
                 due_us = now_us + min(result.retry_in_us, POLL_US)
                 heapq.heappush(self._waiting, _Waiting(due_us, n, delivery, delivery.entities))
             else:
-                heapq.heappush(self._waiting, _Waiting(now_us + result.retry_in_us, n, delivery, frozenset()))
+                due_us = now_us + result.retry_in_us
+                heapq.heappush(self._waiting, _Waiting(due_us, n, delivery, frozenset()))
 
     def _note(self, n: int, result: Result) -> None:
         self._last[n] = result

@@ -29,7 +29,7 @@ READ_SECONDS: Final = 5
 PATIENCE_US: Final = 20_000_000
 
 _SINGLE: Final = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
-_BACKOFF: Final = RetryPolicy(base_seconds=0.025, cap_seconds=1.0)
+_BACKOFF: Final = RetryPolicy(base_seconds=0.025, growth=2, cap_seconds=1.0)
 
 
 class Patience:

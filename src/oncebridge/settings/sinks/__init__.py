@@ -36,7 +36,8 @@ def read_sink(name: str, given: Any, file: str) -> SinkSettings:
     where = f"{file}: [sinks.{name}]"
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"{where}: a name has up to 40 letters, digits, . _ and -")
-    table = check_table(given, file, f"sinks.{name}")
+    table = {**check_table(given, file, f"sinks.{name}")}
+    table.pop("retry", None)  # read by itself, since it may rely on `[retry]`
     kinds = [kind for kind in KINDS if kind in table]
     if not kinds:
         raise ConfigurationError(f"{where}: does not say where the events go; add {_EXAMPLES}")

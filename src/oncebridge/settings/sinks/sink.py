@@ -5,6 +5,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from oncebridge.retry import RetryPolicy
 from oncebridge.settings.expressions import Search, read_expression
 from oncebridge.settings.reading import Text, read_by
 
@@ -30,6 +31,8 @@ class SinkSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": 'a list of topics, such as ["v2.users.{id}.presence"]'},
         ),
     ] = ("*",)
+    #: How often and when it is tried; None: as `[retry]` says. In the file `[sinks.NAME.retry]`.
+    retry: RetryPolicy | None = None
 
     def __repr__(self) -> str:
         """Show nothing of where it sends to, which may hold a secret."""

@@ -13,7 +13,7 @@ from oncebridge import forks
 from oncebridge.breaker import Outage
 from oncebridge.clock import NEVER
 from oncebridge.engine.limits import GOES_ON
-from oncebridge.engine.waiting import OUTAGE_BACKOFF
+from oncebridge.engine.waiting import OUTAGE_BACKOFF, PATIENCE_US, made_attempt
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.retry import RetryPolicy
 from oncebridge.sources.sqs.in_flight import InFlight, Message, new_message, wait_us
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 #: Handlers that take longer get one message at a time: else the others in a worker's share wait for nothing.
 SHARE_US: Final = 100_000
 LOOK_SECONDS: Final = 0.2
-_QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, cap_seconds=20.0)
-_DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, cap_seconds=5.0)
+_QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, growth=2, cap_seconds=20.0)
+_DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, growth=2, cap_seconds=5.0)
 
 
 class QueueRun:
@@ -65,7 +65,7 @@ class QueueRun:
 
             limit: How many messages may be in flight, worked on or waiting for their next try.
 
-            until_empty: Whether to end when the queue has nothing more.
+            until_empty: Whether to end when the queue has nothing more, and no try is due soon.
 
             receive: Gets the number of deliveries that have arrived.
 
@@ -102,6 +102,8 @@ class QueueRun:
         self._said: set[str] = set()
         self._reached = False
         self._number = 0
+        #: When an event was last tried, or came in.
+        self._tried_us = flow.clock.monotonic_us()
         self._usual_us = SHARE_US  # until it is measured
         self._closing = threading.Event()
         self._error: BaseException | None = None
@@ -179,7 +181,9 @@ class QueueRun:
             self._queue_outage.answered(asked_us)
             now_us = self._clock.monotonic_us()
             self.in_flight.add([self._read(one, now_us) for one in received])
-            if self._until_empty and not received and not len(self.in_flight):
+            if received:
+                self._tried_us = now_us
+            elif self._until_empty and self.in_flight.is_idle_until(self._tried_us + PATIENCE_US):
                 self._close()
 
     def _wanted(self) -> int:
@@ -258,10 +262,14 @@ class QueueRun:
                 self._account(message.results)
                 self.in_flight.end(message)
                 continue
-            retry_at_us, busy = wait_us(message.results)
+            results = message.results
+            if any(made_attempt(result) for result in results):
+                self._tried_us = now_us
+            retry_at_us, busy = wait_us(results)
             if not self.in_flight.put_back(message, now_us + retry_at_us, keeps_place=busy):
-                self._account(message.results)
+                self._account(results)
         if over:
+            self._tried_us = now_us
             self._delete(over)
             self.in_flight.forget(over)
 

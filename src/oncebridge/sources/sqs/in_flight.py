@@ -130,6 +130,13 @@ class InFlight:
         with self._changed:
             return list(self._all)
 
+    def is_idle_until(self, moment_us: int) -> bool:
+        """Return whether nothing is worked on, and nothing due before this moment."""
+        with self._changed:
+            if any(message.works_until_us is not None for message in self._all):
+                return False
+            return not self._waiting or self._waiting[0].due_us > moment_us
+
     def close(self) -> None:
         """Give out no more, and wake all waiting threads."""
         with self._changed:
