@@ -390,7 +390,9 @@ def test_the_waits_are_documented():
     for attempt in range(1, policy.attempts):
         longest = policy.ceiling_seconds(attempt)
         since += longest * 3 / 4
-        rows.append([str(attempt), *(as_a_wait(seconds) for seconds in (longest / 2, longest)), as_a_wait(round(since))])
+        rows.append(
+            [str(attempt), *(as_a_wait(seconds) for seconds in (longest / 2, longest)), as_a_wait(round(since))]
+        )
     assert table(first) == rows
 
 

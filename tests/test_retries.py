@@ -39,7 +39,7 @@ def total_seconds(policy):
 
 
 def test_ten_attempts_take_hours(monkeypatch):
-    """Unless set otherwise an event is tried for two hours even where chance is against it, and for no more than five."""
+    """Unless set otherwise an event is tried for two hours at least, whatever chance says, and for five at most."""
     monkeypatch.setattr(retry, "_jitter", random.Random(12))
     totals = sorted(total_seconds(RetryPolicy()) for _ in range(2000))
     assert 2 * HOUR_S <= totals[0] <= totals[-1] <= 5 * HOUR_S
@@ -58,14 +58,15 @@ def test_a_wait_keeps_half_of_its_longest():
     policy = RetryPolicy(base_seconds=10, growth=3, cap_seconds=50)
     assert [policy.ceiling_seconds(attempt) for attempt in (1, 2, 3, 1000)] == [10, 30, 50, 50]
     waits = [policy.delay_seconds(2) for _ in range(1000)]
-    assert 15 <= min(waits) < 16 < 29 < max(waits) <= 30
+    assert 15 <= min(waits) < 16
+    assert 29 < max(waits) <= 30
 
 
 # --- whose policy it is ---------------------------------------------------------------------------------------------
 
 
 def test_a_handler_has_its_own_policy():
-    """A handler's policy counts for it alone, in its attempts and in its waits; the others have that of the settings."""
+    """A handler's policy counts for it alone, in its attempts and its waits; the others have that of the settings."""
     with Bridge("memory://", settings=Settings(retry=RetryPolicy(attempts=3, base_seconds=100))) as bridge:
         bridge.on(ACW, retry=RetryPolicy(attempts=2, base_seconds=1000))(fail)
         bridge.on(PRESENCE)(fail)
