@@ -1191,7 +1191,7 @@ def test_async_handler_in_a_transaction(database, tmp_path):
 def test_no_transaction_is_refused():
     """A handler that wants the transaction of a ledger that has none is refused when it is registered, in words."""
     with pytest.raises(ConfigurationError, match=r"transaction.*sqlite://"):
-        Bridge("memory://").on("*")(lambda event, transaction: None)
+        Bridge("redis://localhost").on("*")(lambda event, transaction: None)
 
 
 # --- whatever arrives -------------------------------------------------------------------------------------------

@@ -596,7 +596,7 @@ def test_a_transaction_that_the_ledger_does_not_have_is_said(cli, facts, explain
     """A handler that asks for the transaction is refused where the ledger has none."""
     cli.write_hooks()
     cli.write("in.jsonl", facts(1))
-    said = explained(cli("process", "in.jsonl", "--ledger", "memory://", "--handler", "hooks:insert"), 2)
+    said = explained(cli("process", "in.jsonl", "--ledger", "redis://localhost", "--handler", "hooks:insert"), 2)
     assert "transaction" in said
 
 

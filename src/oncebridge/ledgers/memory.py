@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING, Any, Self
 from oncebridge import forks
 from oncebridge.claim import SETTLED, Status, read_newest
 from oncebridge.clock import Clock, SystemClock
-from oncebridge.errors import LedgerRefused
+from oncebridge.errors import ClaimLost, LedgerRefused
 from oncebridge.ledgers.findings import Finding, wrong
 from oncebridge.ledgers.grants import Call, claim_chain, claim_fact, extend_claim, settle_claim
+from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import Entry, Query, longest_unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import sqlite3
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from oncebridge.claim import Answer, Ask, Claim, Letter, Settlement
     from oncebridge.ledgers.grants import Entity, Kept, Record
+    from oncebridge.ledgers.memory_tables import MemoryTables
 
 
 class Changes:
     """Records and entities that a call changes, with the letters that it keeps."""
+
+    #: Commits what a handler has written, before anything else is changed.
+    commit: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         """Change nothing yet."""
@@ -53,6 +60,7 @@ class MemoryLedger:
         self.letters: dict[tuple[bytes, str], Letter] = {}
         self._asks: dict[tuple[bytes, str], Ask] = {}
         self._unwritten: Changes | None = None
+        self._tables: MemoryTables | None = None
         forks.register(self)
 
     def __repr__(self) -> str:
@@ -151,6 +159,45 @@ class MemoryLedger:
         changes.add(ask, kept, settlement.letter)
         return kept.ok
 
+    def transaction(self, settlement: Settlement) -> Loan[sqlite3.Connection]:
+        """Give a handler a connection to tables in memory; its writes are committed with the settle, or not at all."""
+        changes = Changes()
+
+        def begin() -> None:
+            with self._lock:
+                self._finish_writing()
+                if not self._would_settle(settlement, Changes()):
+                    raise ClaimLost
+
+        def end(commit: Callable[[], None]) -> None:
+            with self._lock:
+                self._finish_writing()
+                if not self._would_settle(settlement, changes):
+                    raise ClaimLost
+                changes.commit = commit
+                self._write(changes)
+
+        return Loan(self._made_tables().lend(begin, end, lambda: self._unwritten is changes))
+
+    def _would_settle(self, settlement: Settlement, changes: Changes) -> bool:
+        """Add the end of a claim in force; a claim that is settled, even in the same way, carries no second effect."""
+        self._settle(settlement, self._clock.now_us(), changes)
+        return bool(changes.records)
+
+    def database(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Open the tables that handlers write to, for tests: to create them, and to look at them."""
+        with self._lock:
+            self._finish_writing()
+        return self._made_tables().opened()
+
+    def _made_tables(self) -> MemoryTables:
+        from oncebridge.ledgers.memory_tables import MemoryTables  # few programs need SQLite here
+
+        with self._lock:
+            if self._tables is None:
+                self._tables = MemoryTables()
+            return self._tables
+
     def _write(self, changes: Changes) -> None:
         # Noted in one step, and dropped when it is written: a write that an interrupt or a fork cut short is finished
         # by the next call.
@@ -161,6 +208,8 @@ class MemoryLedger:
         changes = self._unwritten
         if changes is None:
             return
+        if changes.commit is not None:
+            self._commit(changes.commit)
         for at, (ask, record, letter) in changes.records.items():
             self._asks.setdefault(at, ask)
             self.records[at] = record
@@ -170,6 +219,16 @@ class MemoryLedger:
                 self.letters.pop(at, None)
         self.entities.update(changes.entities)
         self._unwritten = None
+
+    def _commit(self, commit: Callable[[], None]) -> None:
+        """Commit a handler's work; if that fails, nothing has changed."""
+        import sqlite3
+
+        try:
+            commit()
+        except sqlite3.Error:
+            self._unwritten = None
+            raise
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's records, with the content of dead letters."""
