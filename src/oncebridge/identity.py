@@ -262,8 +262,6 @@ def _version(value: object) -> int | None:
 
 
 def _time_ms(moment: Moment) -> int | None:
-    if len(moment.times) == 1 and moment.times[0] is not None:  # nearly always
-        return moment.times[0] // NS_PER_MS
     if len(moment.times) == 1:  # nearly always
         time = moment.times[0]
         return None if time is None else time // NS_PER_MS

@@ -48,10 +48,14 @@ _WRITE_LETTER: Final = (
     "INSERT OR REPLACE INTO oncebridge_letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)"
 )
 _DELETE_LETTER: Final = "DELETE FROM oncebridge_letter WHERE key = ? AND handler = ?"
-#: Ends a fact's claim as `settle_claim` would, in the simple case: in force, without a letter, and done.
-_SETTLE_DONE: Final = """
-    UPDATE oncebridge_event SET status = 'done', nonce = x'', lease_until_us = 0, changed_us = ?, retry_at_us = 0
+#: End a claim as `settle_claim` would in the usual case: in force, and its event never was a dead letter.
+_SETTLE_USUAL: Final = """
+    UPDATE oncebridge_event SET status = ?, nonce = x'', lease_until_us = 0, changed_us = ?, retry_at_us = 0
     WHERE key = ? AND handler = ? AND token = ? AND status = 'claimed' AND letter = 0"""
+_SETTLE_ENTITY: Final = "UPDATE oncebridge_entity SET data = ?, ran_out = 0, changed_us = ? WHERE key = ? AND token = ?"
+_FREE_ENTITY: Final = """
+    UPDATE oncebridge_entity SET data = ?, ran_out = 0, changed_us = ?, nonce = x'', lease_until_us = 0
+    WHERE key = ? AND token = ?"""
 
 
 @cache
@@ -201,19 +205,37 @@ def extend_rows(db: sqlite3.Connection, claims: Sequence[Claim], call: Call) -> 
 
 
 def settle_rows(db: sqlite3.Connection, settlements: Sequence[Settlement], now_us: int) -> list[bool]:
-    """End claims. Facts that are done are first assumed to be simple, and settled together; the rest is read."""
-    plain = [_is_plain(one) for one in settlements]
-    facts = [one.claim for one, is_plain in zip(settlements, plain, strict=True) if is_plain]
+    """End claims. They are first assumed to be usual, and ended together; if one is not, all of them are read."""
+    if all(one.outcome in _USUAL_OUTCOMES for one in settlements):
+        db.execute("SAVEPOINT usual")
+        if _settle_usual(db, settlements, now_us):
+            db.execute("RELEASE usual")
+            return [True] * len(settlements)
+        db.execute("ROLLBACK TO usual")
+        db.execute("RELEASE usual")
+    return [kept.ok for kept in _settle(db, settlements, now_us)]
+
+
+_USUAL_OUTCOMES: Final = frozenset({Outcome.DONE, Outcome.ECHO, Outcome.STALE})
+
+
+def _settle_usual(db: sqlite3.Connection, settlements: Sequence[Settlement], now_us: int) -> bool:
+    """End claims that are in force, each entity once; False if one is not, and then all this must be undone."""
+    records: list[tuple[Any, ...]] = []
+    chains: dict[tuple[bytes, int], Settlement] = {}
+    for one in settlements:
+        claim = one.claim
+        ask = claim.ask
+        records.append((one.outcome, now_us, ask.key, ask.handler, claim.token))
+        if claim.chain is not None and ask.entity is not None:
+            chains[ask.entity, claim.chain.top] = one  # the last one of a chain leaves its data
     before = db.total_changes
-    db.executemany(_SETTLE_DONE, [(now_us, claim.ask.key, claim.ask.handler, claim.token) for claim in facts])
-    are_settled = db.total_changes - before == len(facts)  # else each is read: a repeat finds its own outcome
-    rest = [one for one, is_plain in zip(settlements, plain, strict=True) if not (is_plain and are_settled)]
-    looked_at = iter(_settle(db, rest, now_us)) if rest else iter(())
-    return [(is_plain and are_settled) or next(looked_at).ok for is_plain in plain]
-
-
-def _is_plain(settlement: Settlement) -> bool:
-    return settlement.outcome is Outcome.DONE and settlement.claim.ask.entity is None
+    db.executemany(_SETTLE_USUAL, records)
+    for statement, frees in ((_FREE_ENTITY, True), (_SETTLE_ENTITY, False)):
+        ends = [(one.data, now_us, *at) for at, one in chains.items() if one.frees is frees]
+        if ends:
+            db.executemany(statement, ends)
+    return db.total_changes - before == len(records) + len(chains)
 
 
 def settle_in_force(db: sqlite3.Connection, settlement: Settlement, now_us: int) -> bool:
