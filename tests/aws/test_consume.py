@@ -1039,6 +1039,42 @@ def test_until_empty_and_stopped_before_is_told_by_the_exit_code(queue, cli, sta
     assert ran.one["retrying"] == 2
 
 
+@pytest.mark.parametrize("how", ["hidden", "delayed"])
+def test_until_empty_waits_for_messages_that_nobody_can_receive(queue, consuming, how):
+    """A message that another worker hides, or that is delayed, is waited for and processed."""
+    queue.client.send_message(QueueUrl=queue.url, MessageBody=json.dumps(facts(1)[0]), DelaySeconds=how == "delayed")
+    if how == "hidden":
+        queue.client.receive_message(QueueUrl=queue.url, VisibilityTimeout=1)
+    assert queue.counts() != (1, 0)
+    run = consuming(queue, Noting())
+    run.finish()
+    assert (run.books, run.run.left) == ({"received": 1, "processed": 1}, 0)
+    assert queue.is_empty
+
+
+def test_until_empty_says_what_is_left_hidden(queue, start):
+    """Messages that stay hidden are not waited for any longer than wanted: their number is named, with exit 75."""
+    queue.send(*facts(2))
+    queue.client.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=1, VisibilityTimeout=600)
+    ran = start(queue.url, "--handler", "hooks:note", "--until-empty", "--hidden-wait", "0").finish()
+    assert ran.code == 75
+    assert ran.one["processed"] == 1
+    assert "about 1 messages are left, hidden or delayed" in ran.err
+
+
+def test_until_empty_works_without_the_right_to_count(queue, consuming):
+    """A worker that may not count messages ends when it receives nothing more, and names the right."""
+
+    def deny(_, real):
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "GetQueueAttributes")
+
+    queue.send(*facts(1))
+    run = consuming(queue, Noting(), meddle=lambda run: run.client.instead.update(get_queue_attributes=deny))
+    run.finish()
+    assert run.books == {"received": 1, "processed": 1}
+    assert [said for said in run.said if "sqs:GetQueueAttributes" in said]
+
+
 def test_prometheus_is_answered_while_it_runs(queue, cli, start):
     """With --metrics-port, what was processed and what is in flight can be fetched."""
     queue.send(*facts(2))

@@ -26,7 +26,7 @@ from oncebridge.cli.wiring import (
 )
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, OncebridgeError
-from oncebridge.sources.sqs.consumer import QueueRun
+from oncebridge.sources.sqs.consumer import HIDDEN_WAIT_SECONDS, QueueRun
 from oncebridge.sources.sqs.queue import Queue
 from oncebridge.telemetry.prometheus import Prometheus
 
@@ -40,6 +40,14 @@ POLL_SECONDS: Final = 5  # an orderly stop waits for the poll that is under way
 Concurrency = Annotated[
     int | None,
     typer.Option(help="Handlers at a time.", min=1, max=256, show_default=f"setting concurrency, or {WORKERS}"),
+]
+HiddenWait = Annotated[
+    float,
+    typer.Option(
+        help="With --until-empty: seconds to wait for messages that other workers hide, or that are delayed.",
+        min=0,
+        max=43_200,
+    ),
 ]
 MetricsPort = Annotated[
     int | None,
@@ -63,6 +71,7 @@ def consume(
         int, typer.Option(help="How long SQS waits for a message before it answers.", min=1, max=20)
     ] = POLL_SECONDS,
     until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue has nothing more.")] = False,
+    hidden_wait: HiddenWait = HIDDEN_WAIT_SECONDS,
     metrics_port: MetricsPort = None,
     metrics_host: Annotated[str, typer.Option(help="The address for that.", metavar="HOST")] = "127.0.0.1",
     settings: SettingsOption = None,
@@ -94,6 +103,7 @@ def consume(
             workers=workers,
             limit=in_flight,
             until_empty=until_empty,
+            hidden_wait_seconds=hidden_wait,
             receive=bridge.books.receive,
             account=bridge.account,
             say=say,
@@ -110,7 +120,9 @@ def consume(
         _report(bridge, json=json)
     if trouble is not None:
         raise trouble
-    if until_empty and bridge.books.as_dict()["retrying"]:
+    if run.left:
+        say(f"about {run.left:,} messages are left, hidden or delayed; run the same command again")
+    if until_empty and (run.left or bridge.books.as_dict()["retrying"]):
         raise typer.Exit(EXIT_AGAIN)
 
 

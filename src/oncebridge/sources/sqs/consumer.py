@@ -24,6 +24,7 @@ from oncebridge.sources.unwrap import unwrap
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from oncebridge.clock import Clock
     from oncebridge.engine.flow import Flow
     from oncebridge.engine.result import Result
     from oncebridge.settings import Settings
@@ -32,8 +33,44 @@ if TYPE_CHECKING:
 #: Handlers that take longer get one message at a time: else the others in a worker's share wait for nothing.
 SHARE_US: Final = 100_000
 LOOK_SECONDS: Final = 0.2
+#: SQS counts messages that were deleted for about as long.
+HIDDEN_WAIT_SECONDS: Final = 60.0
+COUNT_AGAIN_SECONDS: Final = 0.5
 _QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, growth=2, cap_seconds=20.0)
 _DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, growth=2, cap_seconds=5.0)
+
+
+class HiddenMessages:
+    """Waits for messages that cannot be received now: other workers hide them, or they are delayed."""
+
+    def __init__(self, queue: Queue, clock: Clock, wait_us: int, say: Callable[[str], None]) -> None:
+        """Take how long to wait in all."""
+        self._queue = queue
+        self._clock = clock
+        self._wait_us = wait_us
+        self._say = say
+        self.since_us: int | None = None
+        self.left = 0
+
+    def is_over(self, now_us: int, closing: threading.Event, *, held: int) -> bool:
+        """Return whether there are none beside those held here, or the wait is over; else wait a little."""
+        try:
+            self.left = max(0, self._queue.count_left() - held)
+        except QueueError as trouble:
+            self._say(f"not known whether messages are hidden: {trouble}; counting them needs sqs:GetQueueAttributes")
+            return True
+        if not self.left:
+            return True
+        if self.since_us is None:
+            self.since_us = now_us
+            self._say(
+                f"about {self.left:,} messages are hidden or delayed; waiting up to {self._wait_us / 1_000_000:g} s "
+                "for them"
+            )
+        if now_us - self.since_us >= self._wait_us:
+            return True
+        self._clock.wait(closing, COUNT_AGAIN_SECONDS)
+        return False
 
 
 class QueueRun:
@@ -48,6 +85,7 @@ class QueueRun:
         workers: int,
         limit: int,
         until_empty: bool = False,
+        hidden_wait_seconds: float = HIDDEN_WAIT_SECONDS,
         receive: Callable[[int], None],
         account: Callable[[Sequence[Result]], None],
         say: Callable[[str], None],
@@ -67,6 +105,8 @@ class QueueRun:
 
             until_empty: Whether to end when the queue has nothing more, and no try is due soon.
 
+            hidden_wait_seconds: How long to wait then for messages that others hide, or that are delayed.
+
             receive: Gets the number of deliveries that have arrived.
 
             account: Gets the results of deliveries.
@@ -79,8 +119,8 @@ class QueueRun:
         self._clock = flow.clock
         self._workers = workers
         self._until_empty = until_empty
-        self._receive = receive
-        self._account = account
+        self._hidden = HiddenMessages(queue, flow.clock, int(hidden_wait_seconds * 1_000_000), say)
+        self._receive, self._account = receive, account
         self._say = say
         self._warn = flow.telemetry.warn
         self.in_flight = InFlight(
@@ -100,8 +140,7 @@ class QueueRun:
         self._ledger_outage = Outage(say, "the ledger is back; going on")
         self._queue_outage = Outage(say, "SQS answers again; going on")
         self._said: set[str] = set()
-        self._reached = False
-        self._number = 0
+        self._reached, self._number = False, 0
         #: When an event was last tried, or came in.
         self._tried_us = flow.clock.monotonic_us()
         self._usual_us = SHARE_US  # until it is measured
@@ -182,9 +221,18 @@ class QueueRun:
             now_us = self._clock.monotonic_us()
             self.in_flight.add([self._read(one, now_us) for one in received])
             if received:
-                self._tried_us = now_us
-            elif self._until_empty and self.in_flight.is_idle_until(self._tried_us + PATIENCE_US):
+                self._tried_us, self._hidden.since_us = now_us, None
+            elif self._until_empty and self._is_over(now_us):
                 self._close()
+
+    def _is_over(self, now_us: int) -> bool:
+        idle = self.in_flight.is_idle_until(self._tried_us + PATIENCE_US)
+        return idle and self._hidden.is_over(now_us, self._closing, held=len(self.in_flight))
+
+    @property
+    def left(self) -> int:
+        """About how many messages of others were left in the queue when `until_empty` ended the run."""
+        return self._hidden.left
 
     def _wanted(self) -> int:
         """Return how many messages should be ready to be tried: as many as the workers take at a time."""

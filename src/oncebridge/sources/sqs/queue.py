@@ -21,6 +21,12 @@ AT_ONCE: Final = 10  # as many messages as SQS takes and returns in one call
 HIDDEN_SECONDS_MAX: Final = 43_200  # from the moment a message was received; SQS keeps none hidden for longer
 ANSWER_SECONDS: Final = 10
 _SETTING: Final = "QUEUE_URL"
+#: Messages that can be received; hidden, since another worker has them; and delayed.
+_COUNTS: Final = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
 
 
 # --- errors ------------------------------------------------------------------------------------------
@@ -124,6 +130,11 @@ class Queue:
             )
             for message in answer.get("Messages", ())
         ]
+
+    def count_left(self) -> int:
+        """Return about how many messages the queue still has, those included that nobody can receive now."""
+        answer = self._call("get_queue_attributes", AttributeNames=[*_COUNTS])
+        return sum(int(answer.get("Attributes", {}).get(name, 0)) for name in _COUNTS)
 
     def delete(self, receipts: Sequence[str]) -> list[Failed]:
         """Delete up to ten messages; return those that failed."""
