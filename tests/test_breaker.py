@@ -368,6 +368,58 @@ def test_a_failed_probe_is_no_attempt(breaker, clock):
         attempt(breaker, Gone("an attempt again"))
 
 
+def doubtful(breaker, event, error=None):
+    """Make an attempt at this event that fails in a way that may be its own."""
+    with breaker.attempt(Gone, doubtful=(ValueError,), event=event):
+        raise error or ValueError("failed")
+
+
+def test_one_event_alone_never_opens_it(breaker):
+    """A failure that may be about the event counts once for each event, however often that one fails."""
+    for _ in range(3 * LIMIT):
+        with pytest.raises(ValueError, match="failed"):
+            doubtful(breaker, "a poisonous event")
+    assert not breaker.is_open
+
+
+def test_several_events_in_a_row_open_it(breaker, clock):
+    """Where as many events fail as it takes, one after the other, it is the other side; looking costs no attempt."""
+    for n in range(LIMIT):
+        assert not breaker.is_open
+        for _ in range(2):
+            with pytest.raises((ValueError, Open)):
+                doubtful(breaker, f"event {n}")
+    assert breaker.is_open
+    clock.advance(breaker.retry_in_us / 1_000_000)
+    with pytest.raises(Open) as caught:
+        doubtful(breaker, "event 0")  # a probe that fails keeps it open, whichever event it is
+    assert caught.value.was_called
+    with pytest.raises(Open) as caught:
+        doubtful(breaker, "event 1")
+    assert not caught.value.was_called
+
+
+def test_an_answer_clears_every_event(breaker):
+    """Failures with an answer in between are not in a row: single events fail, and the other side is well."""
+    for _ in range(2):
+        for n in range(LIMIT - 1):
+            with pytest.raises(ValueError, match="failed"):
+                doubtful(breaker, f"event {n}")
+        with breaker.attempt(Gone, doubtful=(ValueError,), event="a good one"):
+            pass
+    assert not breaker.is_open
+
+
+def test_doubtful_and_certain_failures_add_up(breaker):
+    """An event that fails, and others that did not get through, are failures in a row."""
+    with pytest.raises(ValueError, match="failed"):
+        doubtful(breaker, "event 1")
+    for _ in range(LIMIT - 1):
+        with pytest.raises(Gone):
+            doubtful(breaker, "event 1", Gone("gone"))
+    assert breaker.is_open
+
+
 def test_what_every_event_would_get_is_no_attempt(breaker):
     """A failure that has nothing to do with the event costs nothing, from the first on, and is not repeated at once."""
     for _ in range(LIMIT):

@@ -3,6 +3,9 @@
 Closed, a breaker lets every call through. After several failures in a row it opens and refuses at once, so that no
 call waits in vain. After a while it lets one call through as a probe: a success closes the breaker, a failure opens it
 for twice as long. It has no thread, and knows time only from its clock.
+
+A failure may be about the other side, or about the one event that was sent there. Where that is in doubt, an event
+counts once however often it fails: several events in a row open the breaker, one event alone never does.
 """
 
 from __future__ import annotations
@@ -26,12 +29,13 @@ OPEN_FOR: Final = RetryPolicy(base_seconds=0.5, growth=2, cap_seconds=10.0)
 class Open(SaysWhy):
     """The breaker is open: the call was not made, or only as a probe. Raised inside the bridge only."""
 
-    def __init__(self, failures: int, retry_in_us: int, last: str) -> None:
-        """Take how often it failed in a row, the last failure, and when the next call is due."""
+    def __init__(self, failures: int, retry_in_us: int, last: str, *, was_called: bool = False) -> None:
+        """Take how often it failed in a row, the last failure, when the next call is due, and whether one was made."""
         super().__init__(f"failed {failures} times in a row, tried next in {retry_in_us / 1e6:.1f} s: {last}")
         self.failures = failures
         self.retry_in_us = retry_in_us
         self.last = last
+        self.was_called = was_called
 
 
 class NoAttempt(SaysWhy):
@@ -103,6 +107,8 @@ class Breaker:
         forks.register(self)
         #: In a row.
         self._failures = 0
+        #: The events among them whose failure may be their own.
+        self._doubted: set[str] = set()
         self._openings = 0  # 0: closed
         self._again_us = 0
         self._probing = False
@@ -119,6 +125,7 @@ class Breaker:
         if in_child:
             self._lock = threading.Lock()
             self._failures = self._openings = 0
+            self._doubted.clear()
             self._probing = False
             self._turn += 1
             self._outage.forget()
@@ -145,12 +152,15 @@ class Breaker:
         """
         return _Guard(self, failures, may_refuse=True)
 
-    def attempt(self, *failures: type[Exception]) -> _Guard:
+    def attempt(
+        self, *failures: type[Exception], doubtful: tuple[type[Exception], ...] = (), event: str = ""
+    ) -> _Guard:
         """Guard an attempt at an event, as `call` does, and raise `Open` if the event has not used it up.
 
-        That is a failed probe, and a failure that every event would get (`NoAttempt`).
+        That is a failed probe, and a failure that every event would get (`NoAttempt`). A doubtful failure may be about
+        the event, which `event` names.
         """
-        return _Guard(self, failures, may_refuse=True, spares_attempts=True)
+        return _Guard(self, failures, may_refuse=True, spares_attempts=True, doubtful=doubtful, event=event)
 
     def informed_by(self, *failures: type[Exception]) -> _Guard:
         """Learn from a call that must be made whether or not the breaker is open."""
@@ -183,17 +193,22 @@ class Breaker:
             if self._failures:
                 was_open = self.is_open
                 self._failures = self._openings = 0
+                self._doubted.clear()
                 self._probing = False
                 self._turn += 1
                 self._last = ""
                 if was_open:
                     self._outage.answered(self._clock.monotonic_us())
 
-    def failed(self, turn: int, words: str) -> None:
-        """Count a failure, and open if it is one too many."""
+    def failed(self, turn: int, words: str, event: str | None = None) -> None:
+        """Count a failure, and open if it is one too many; `event` is named where it may be its own."""
         with self._lock:
             if turn != self._turn:
                 return  # called before the last change, so it says nothing about the time since
+            if event is not None and not self._openings:
+                if event in self._doubted:
+                    return  # nothing new: it failed before
+                self._doubted.add(event)
             self._failures += 1
             self._last = words
             now_us = self._clock.monotonic_us()
@@ -213,7 +228,8 @@ class Breaker:
     def spared(self, error: Exception) -> Open:
         """Make the error for a failure that is no attempt; it has the reason, and when the next call may be made."""
         asked_us = int(error.after_seconds * 1_000_000) if isinstance(error, RetryLater) else 0
-        return Open(max(1, self._failures), max(self.retry_in_us, self._base_us, asked_us), str(error))
+        retry_in_us = max(self.retry_in_us, self._base_us, asked_us)
+        return Open(max(1, self._failures), retry_in_us, str(error), was_called=True)
 
     def interrupted(self, turn: int) -> None:
         """Give back a probe that ended without an answer."""
@@ -226,7 +242,16 @@ class Breaker:
 class _Guard:
     """Wraps one call. A class rather than a generator: every delivery passes it."""
 
-    __slots__ = ("_breaker", "_failures", "_is_probe", "_may_refuse", "_spares_attempts", "_turn")
+    __slots__ = (
+        "_breaker",
+        "_certain",
+        "_event",
+        "_failures",
+        "_is_probe",
+        "_may_refuse",
+        "_spares_attempts",
+        "_turn",
+    )
 
     def __init__(
         self,
@@ -235,9 +260,14 @@ class _Guard:
         *,
         may_refuse: bool,
         spares_attempts: bool = False,
+        doubtful: tuple[type[Exception], ...] = (),
+        event: str = "",
     ) -> None:
         self._breaker = breaker
-        self._failures = failures
+        #: The event whose failure counts once; failures of the first kinds count each time.
+        self._event = event
+        self._certain = failures
+        self._failures = failures + doubtful
         self._may_refuse = may_refuse
         self._spares_attempts = spares_attempts
         self._is_probe = False
@@ -251,7 +281,8 @@ class _Guard:
         if error is None:
             self._breaker.answered()
         elif isinstance(error, self._failures):
-            self._breaker.failed(self._turn, str(error))
+            event = None if isinstance(error, self._certain) else self._event
+            self._breaker.failed(self._turn, str(error), event)
             if self._spares_attempts and (self._is_probe or isinstance(error, NoAttempt)):
                 raise self._breaker.spared(error) from error
         elif isinstance(error, Exception) and not was_raised_by_signal(error):

@@ -22,6 +22,7 @@ from oncebridge.sinks.exchange import AnswerLost, ReceiverUnavailable, ReceiverU
 from oncebridge.sinks.webhook import (
     RETRY_AFTER_MAX,
     ReceiverDeferred,
+    ReceiverFailed,
     ReceiverOverloaded,
     ReceiverRefused,
     seconds_to_wait,
@@ -170,7 +171,8 @@ def test_nothing_is_sent_where_a_mapping_finds_nothing(expression, sink):
 # --- what an answer means ---------------------------------------------------------------------------------------
 
 UNWELL = {429, 502, 503, 504}
-DEFERRED = {408, 409, 425, 500, 501, *range(505, 600)}
+DEFERRED = {408, 409, 425}
+FAILED = {500, 501, *range(505, 600)}
 
 
 def test_what_each_status_means(sink):
@@ -186,6 +188,7 @@ def test_what_each_status_means(sink):
                 words.add(str(error))
     wanted = dict.fromkeys(range(200, 300)) | dict.fromkeys(range(300, 500), ReceiverRefused)
     wanted |= dict.fromkeys(UNWELL, ReceiverOverloaded) | dict.fromkeys(DEFERRED, ReceiverDeferred)
+    wanted |= dict.fromkeys(FAILED, ReceiverFailed)
     assert found == wanted
     assert words == {f"127.0.0.1:{receiver.port} answered {status}" for status in range(300, 600)}
     assert len(receiver.requests) == 400

@@ -165,10 +165,11 @@ def redrive(
         _ask("redrive", letters, yes=yes)
         with progress_bar() as bar:
             results: list[Result] = []
+            patient = True
             for letter in bar.track(letters, description="redriving"):
-                # Where one could not be waited for, the others are tried once: they may have the same receiver.
-                patient = all(result.acknowledged or result.outcome is None for result in results)
                 results.append(_until_settled(bridge, letter, force=force, patient=patient))
+                # Where one could not be waited for, the others are tried once: they may have the same receiver.
+                patient = patient and (results[-1].acknowledged or results[-1].outcome is None)
     _report(results, json=json)
 
 

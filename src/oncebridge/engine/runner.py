@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a message hidden
 
+#: An event that has probed in vain waits so much longer than those that only wait: the next probe is another one, since
+#: this one may be why it failed.
+BEHIND_OTHERS_US: Final = 500_000
+
 
 #: How a handler ended, and its exception, if that must end more than its call.
 Worked: TypeAlias = "tuple[Ended, BaseException | None]"
@@ -160,7 +164,8 @@ class HandlerRunner:
         if attempts is not None:
             return self._failed(handler, claim, error, self._limit(handler, attempts))
         reason = f"its receiver is out of reach; this was no attempt: {error.last}"
-        return Ended(outcome=Outcome.RELEASE, reason=reason, retry_in_us=error.retry_in_us)
+        retry_in_us = error.retry_in_us + (BEHIND_OTHERS_US if error.was_called else 0)
+        return Ended(outcome=Outcome.RELEASE, reason=reason, retry_in_us=retry_in_us)
 
     def _failed(self, handler: Handler, claim: Claim, error: BaseException, limit: float) -> Ended:
         """Return the end for an error, permanent or passing."""

@@ -37,6 +37,7 @@ SUCCESSES: Final = range(200, 300)
 #: Beside all of 5xx: others of 3xx and 4xx say that the same request will never be accepted.
 PASSING: Final = frozenset({408, 409, 425, 429})
 REFUSALS: Final = range(300, 500)
+FAILURES: Final = range(500, 600)
 #: These are about the receiver or a proxy in front of it, not about one event.
 UNWELL: Final = frozenset({429, 502, 503, 504})
 
@@ -47,6 +48,10 @@ class ReceiverOverloaded(RetryLater, ReceiverUnavailable):
 
 class ReceiverDeferred(RetryLater, SaysWhy):
     """The receiver did not take this event now, and may do so later."""
+
+
+class ReceiverFailed(ReceiverDeferred):
+    """The receiver failed with this event; so it may do with every other."""
 
 
 class ReceiverRefused(PermanentError, SaysWhy):
@@ -90,7 +95,7 @@ class Webhook:
         """Post one event; return once the receiver has accepted it."""
         body = body_of(event, self._search)
         self._keep_pause()
-        with self._breaker.attempt(ReceiverUnavailable):
+        with self._breaker.attempt(ReceiverUnavailable, doubtful=(ReceiverFailed,), event=event.key):
             self._judge(self._exchanges.post(body, self._headers_of(event)))
 
     def close(self) -> None:
@@ -122,7 +127,8 @@ class Webhook:
             raise ReceiverRefused(words)
         seconds = seconds_to_wait(answer.retry_after, self._clock.now_us())
         if answer.status not in UNWELL:
-            raise ReceiverDeferred(words, after_seconds=seconds)
+            kind = ReceiverFailed if answer.status in FAILURES else ReceiverDeferred
+            raise kind(words, after_seconds=seconds)
         self._not_before_us = max(self._not_before_us, self._clock.monotonic_us() + int(seconds * 1_000_000))
         raise ReceiverOverloaded(words, after_seconds=seconds)
 
