@@ -271,6 +271,14 @@ class Bridge:
         """The dead letters of the ledger, to list, show, redrive and discard."""
         return DeadLetters(self.open)
 
+    def gauges(self) -> dict[str, int]:
+        """Return the state at this moment, for metrics: see `oncebridge.telemetry.counting.GAUGES`."""
+        return {
+            "ledger_out_of_reach": int(self._breaker.is_open),
+            "receivers_out_of_reach": self.sink_context.breakers.number_open,
+            "books_out_of_balance": max(0, -self.books.as_dict()["retrying"]),
+        }
+
     @property
     def clock(self) -> Clock:
         """The clock that the whole bridge uses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -28,6 +29,7 @@ from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.sources.sqs.consumer import HIDDEN_WAIT_SECONDS, QueueRun
 from oncebridge.sources.sqs.queue import Queue
+from oncebridge.telemetry.counting import GAUGES
 from oncebridge.telemetry.prometheus import Prometheus
 
 if TYPE_CHECKING:
@@ -126,9 +128,15 @@ def consume(
         raise typer.Exit(EXIT_AGAIN)
 
 
+def _gauge(bridge: Bridge, name: str) -> int:
+    return bridge.gauges()[name]
+
+
 def _serve_metrics(bridge: Bridge, run: QueueRun, port: int, host: str) -> Callable[[], None]:
     metrics = Prometheus(bridge.known_topics)
     metrics.gauge("in_flight", "Messages held, worked on or waiting for their next try.", lambda: len(run.in_flight))
+    for name, explained in GAUGES.items():
+        metrics.gauge(name, explained, partial(_gauge, bridge, name))
     bridge.telemetry.add(metrics)
     served = metrics.serve(port, host)
     say(f"metrics: http://{f'[{host}]' if ':' in host else host}:{served.port}/metrics")

@@ -16,7 +16,7 @@ import msgspec
 from oncebridge.errors import MissingExtra
 from oncebridge.telemetry import COLUMNS
 from oncebridge.telemetry.counting import Counts, Packed, Topics
-from oncebridge.telemetry.prometheus import families
+from oncebridge.telemetry.prometheus import families, gauge_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,6 +39,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     books: dict[str, int]
     totals: Packed
+    gauges: dict[str, int] = {}
     #: Whether the worker ended in order, so that nothing is missing.
     ended: bool = False
 
@@ -118,7 +119,8 @@ class WorkerMetrics:
 
         merged: dict[str, Metric] = {}
         for snapshot in sorted(self._current(), key=lambda snapshot: snapshot.number):
-            for family in chain(families(snapshot.totals.unpacked()), _process_families(snapshot.pid)):
+            own = families(snapshot.totals.unpacked()), gauge_families(snapshot.gauges), _process_families(snapshot.pid)
+            for family in chain(*own):
                 whole = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:
                     whole.add_sample(sample.name, {"worker": str(snapshot.number), **sample.labels}, sample.value)
@@ -137,6 +139,7 @@ class WorkerMetrics:
             pid=os.getpid(),
             books={name: number for name, number in self._bridge.books.as_dict().items() if name != "balanced"},
             totals=Packed.of(self._counts.read()),
+            gauges=self._bridge.gauges(),
             ended=ended,
         )
 

@@ -71,6 +71,11 @@ class Breakers:
             found = self._by_host.setdefault(host, Breaker(self._clock, outage=outage))
         return found
 
+    @property
+    def number_open(self) -> int:
+        """How many hosts are left alone now."""
+        return sum(breaker.is_open for breaker in [*self._by_host.values()])
+
 
 class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a sink gets from the bridge that it belongs to."""

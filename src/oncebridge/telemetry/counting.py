@@ -172,6 +172,13 @@ MEASURES: Final = (
     ),
 )  # fmt: skip
 
+#: The state of a bridge at one moment, by name.
+GAUGES: Final = {
+    "ledger_out_of_reach": "1 while calls of the ledger fail: events wait, and nothing is acknowledged.",
+    "receivers_out_of_reach": "Receivers that are left alone because calls to them failed: events for them wait.",
+    "books_out_of_balance": "Deliveries by which the columns of the books exceed what was received; 0 unless wrong.",
+}
+
 
 def measured(move: Move) -> Iterator[tuple[Measure, float]]:
     """Yield the measured values of a move."""

@@ -9,11 +9,11 @@ import msgspec
 
 from oncebridge.errors import ConfigurationError, MissingExtra
 from oncebridge.telemetry import logger
-from oncebridge.telemetry.counting import COUNTS, MEASURES, Counts, Topics
+from oncebridge.telemetry.counting import COUNTS, GAUGES, MEASURES, Counts, Topics
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client import CollectorRegistry
@@ -93,6 +93,14 @@ def families(totals: Totals) -> Iterator[Metric]:
         for labels, spread in totals.spreads[measure.name].items():
             histogram.add_metric(labels, list(zip(bounds, accumulate(spread.counts), strict=True)), spread.sum)
         yield histogram
+
+
+def gauge_families(gauges: Mapping[str, int]) -> Iterator[Metric]:
+    """Convert the state of a bridge to the library's form."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, value in gauges.items():
+        yield GaugeMetricFamily(f"oncebridge_{name}", GAUGES[name], value)
 
 
 class Served(msgspec.Struct, frozen=True):
