@@ -67,6 +67,7 @@ ORDER = [
     "sources.invocation",
     "sources.http_request",
     "sources.file",
+    "sources.shadow_queue",
     "sources.lambda_handler",
     "sources.sqs.queue",
     "sources.sqs.in_flight",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakSet
 
@@ -18,8 +19,9 @@ from oncebridge.engine.result import delivered
 from oncebridge.engine.runner import check_transaction
 from oncebridge.engine.runs import Closed
 from oncebridge.engine.unhandled import Unhandled
+from oncebridge.errors import ConfigurationError
 from oncebridge.genesys_topics import is_known, looks_like_one, nearest
-from oncebridge.handlers import Handlers
+from oncebridge.handlers import Handlers, uncalled
 from oncebridge.ledgers import DAY_US, ledger_from_url
 from oncebridge.ledgers.protocol import MayBecomeAnother
 from oncebridge.settings import Settings, check_policy, load_settings
@@ -29,6 +31,7 @@ from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.sources.lambda_handler import answer
 from oncebridge.telemetry import Books, Telemetry, debug
+from oncebridge.telemetry.counting import Counts, Topics, columns_by_topic
 from oncebridge.telemetry.emf import EmbeddedMetrics
 from oncebridge.telemetry.otel import observe_with_otel
 from oncebridge.topics import Profiles
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from oncebridge.engine.result import Result
-    from oncebridge.event import Event
     from oncebridge.handlers import Handler
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.retry import RetryPolicy
@@ -58,8 +60,13 @@ class Bridge:
         settings: Settings | None = None,
         telemetry: Telemetry | None = None,
         clock: Clock | None = None,
+        shadow: bool = False,
     ) -> None:
-        """Take a ledger or its URL. Reads no file, and connects to nothing before the first delivery."""
+        """Take a ledger or its URL. Reads no file, and connects to nothing before the first delivery.
+
+        A shadow judges and counts the deliveries of events that another program handles. It calls no handler, keeps no
+        dead letter, and nothing that it remembers makes an event done for a handler.
+        """
         self.books = Books()
         self.telemetry = telemetry or Telemetry()
         self._unhandled: Unhandled | None = None
@@ -70,7 +77,9 @@ class Bridge:
         #: Set once `stop` was called.
         self.stopping = Stop()
         self._metrics: EmbeddedMetrics | None = None
-        self._wire(ledger, settings or Settings())
+        self._by_topic: Counts | None = None
+        settings = settings or Settings()
+        self._wire(ledger, replace(settings, shadow=True) if shadow else settings)
         forks.register(self)
 
     def before_fork(self) -> None:
@@ -102,6 +111,9 @@ class Bridge:
         )
         for sink in settings.sinks:
             self._add_sink(sink)
+        if settings.shadow and self._by_topic is None:
+            self._by_topic = Counts(Topics(profile.topic for profile in settings.profiles))
+            self.telemetry.add(self._by_topic)
 
     def rewire(self, settings: Settings, ledger: str | None = None) -> None:
         """Take other settings, and another ledger if one is named; handlers stay. Not during a batch.
@@ -182,7 +194,8 @@ class Bridge:
         if retry is not None:
             check_policy(retry, f"handler for {topic!r}: retry")
         handler = self.handlers.add(topic, function, name=name, permanent=permanent, retry=retry)
-        check_transaction(handler, self.ledger)
+        if not self.settings.shadow:
+            check_transaction(handler, self.ledger)
 
     def _add_sink(self, settings: SinkSettings) -> None:
         sink = make_sink(settings, self.sink_context)
@@ -191,10 +204,13 @@ class Bridge:
             self.handlers.add(topic, sink, name=settings.name, retry=settings.retry)
 
     def add_downstream(self) -> bool:
-        """Register the sink that `downstream_url` names if there is no handler; return whether there is one now."""
+        """Register the sink that `downstream_url` names if there is no handler; return whether events are taken now.
+
+        A shadow without handlers takes every event: it calls none anyway.
+        """
         if not self.handlers and self.settings.downstream_url is not None:
             self._add_sink(downstream_sink(self.settings.downstream_url))
-        return bool(self.handlers)
+        return bool(self.handlers) or self.settings.shadow
 
     def priming(self) -> Bridge:
         """Return a bridge on the same ledger that remembers events as done, and calls no handler.
@@ -203,17 +219,22 @@ class Bridge:
         for each handler that takes them now, under its name; without handlers, for one without a name. Close it before
         this bridge gets deliveries.
         """
+        if self.settings.shadow:
+            raise ConfigurationError(
+                "shadow: a shadow makes no event done, and priming does; prime without --shadow, ONCEBRIDGE_SHADOW and "
+                "`shadow` in the settings"
+            )
         self.add_downstream()
         self.close()
         # Without sinks: registered below like other handlers, and never called.
         settings = replace(self.settings, sinks=(), downstream_url=None)
         priming = Bridge(self.ledger, settings=settings, telemetry=self.telemetry, clock=self._clock)
         # One function for each of ours: handlers that share a function have one claim.
-        uncalled = {id(handler.function): _make_uncalled() for handler in self.handlers}
+        idle = {id(handler.function): partial(uncalled) for handler in self.handlers}
         for handler in self.handlers:
-            priming.register(handler.pattern, uncalled[id(handler.function)], name=handler.name)
+            priming.register(handler.pattern, idle[id(handler.function)], name=handler.name)
         if not self.handlers:
-            priming.register("*", _make_uncalled())
+            priming.register("*", uncalled)
         return priming
 
     def process(self, raw: bytes | str | dict[str, Any]) -> Result:
@@ -262,6 +283,7 @@ class Bridge:
                     function=function,
                     clock=self._clock,
                     known=self.known_topics,
+                    shadow=self.settings.shadow,
                 )
                 self.telemetry.add(self._metrics)
             return self._metrics
@@ -289,6 +311,11 @@ class Bridge:
         """The topics that settings and handlers name: each may be a label of metrics, whatever else arrives."""
         profiles, handlers = self.settings.profiles, self.handlers
         return [*(profile.topic for profile in profiles), *(handler.pattern for handler in handlers)]
+
+    @property
+    def books_by_topic(self) -> dict[str, dict[str, int]]:
+        """The columns of the books for each topic; a shadow alone keeps them."""
+        return {} if self._by_topic is None else columns_by_topic(self._by_topic.read())
 
     def _run(self, batch: list[Any], limits: BatchLimits) -> list[Result]:
         self.books.receive(len(batch))
@@ -334,6 +361,8 @@ class Bridge:
         if self._unhandled is None:  # a ledger that is reopened repeats no warnings
             self._unhandled = Unhandled(self.telemetry, self.settings.unhandled, self.known_topics)
             self._warn_of_topics()
+            if self.settings.shadow:
+                self.telemetry.warn("shadow: events are judged, counted and acknowledged, and no handler is called")
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
         handlers = [{"topic": handler.pattern, "name": handler.name} for handler in self.handlers]
         debug("ledger opened", ledger=repr(self.ledger), settings=repr(self.settings), handlers=handlers)
@@ -348,7 +377,7 @@ class Bridge:
             breaker=self._breaker,
             stopping=self.stopping,
             on_unhandled=self._unhandled,
-            copiers=make_copiers(self.settings, self.sink_context),
+            copiers=() if self.settings.shadow else make_copiers(self.settings, self.sink_context),
         )
 
     def stop(self) -> None:
@@ -387,15 +416,6 @@ def bridges_of(function: Callable[..., Any]) -> list[tuple[Bridge, Handler]]:
     return [
         (bridge, handler) for bridge in [*_WITH_HANDLERS] for handler in bridge.handlers if handler.function is function
     ]
-
-
-def _make_uncalled() -> Callable[[Event], None]:
-    """Make a function that does nothing with an event, and differs from any other."""
-
-    def uncalled(event: Event) -> None:
-        """Do nothing: the event is claimed, settled and remembered, and that is all."""
-
-    return uncalled
 
 
 def _ledger(url: str, settings: Settings) -> Ledger:

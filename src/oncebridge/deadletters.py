@@ -216,6 +216,11 @@ class DeadLetters:
     # --- redrive -------------------------------------------------------------------------------------
 
     def _redriven(self, letter: DeadLetter, *, force: bool) -> Result:
+        if self._open().is_shadow:
+            raise ConfigurationError(
+                "shadow: no handler is called, so a redriven letter would be gone; redrive it without --shadow, "
+                "ONCEBRIDGE_SHADOW and `shadow` in the settings"
+            )
         entry = self._entry(letter)
         if entry is None:
             return self._gone(letter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from oncebridge.event import Event
     from oncebridge.retry import RetryPolicy
+
+#: How the names begin that a shadow remembers events under; no handler may have such a name.
+SHADOW_OF: Final = "shadow of"
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +94,11 @@ class Handlers:
     ) -> Handler:
         """Register a handler; refuse one whose claims would be the same as another's."""
         refuse_wrong_function(pattern, function)
+        if name.startswith(SHADOW_OF):
+            raise ConfigurationError(
+                f"handler for {pattern!r}: under names that begin with {SHADOW_OF!r} shadows remember events that no "
+                f"handler got, and {name!r} would skip these; give it another name"
+            )
         handler = Handler(
             pattern=pattern,
             function=function,
@@ -122,6 +130,24 @@ class Handlers:
         """Split the handlers into those that match a template, and the rest, which may still match one of its names."""
         found = _each_once(handler for handler in self._handlers if topic_pattern(handler.pattern).fullmatch(topic))
         return tuple(found), tuple(handler for handler in self._handlers if not _is_among(handler, found))
+
+
+def uncalled(event: Event) -> None:
+    """Do nothing: the event is claimed, settled and remembered, and that is all."""
+
+
+def shadow_name(name: str) -> str:
+    """Return the name that a shadow remembers a handler's events under: what it has judged is not done."""
+    return f"{SHADOW_OF} {name}".rstrip()
+
+
+def shadow_of(handler: Handler) -> Handler:
+    """Return a handler that takes the same events, has claims of its own and does nothing."""
+    return Handler(pattern=handler.pattern, function=uncalled, name=shadow_name(handler.name))
+
+
+#: The shadow of a bridge without handlers.
+SHADOW_OF_NONE: Final = Handler(pattern="*", function=uncalled, name=shadow_name(""))
 
 
 def _may_meet(one: Handler, other: Handler) -> bool:

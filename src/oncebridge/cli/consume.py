@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from oncebridge.bridge import Bridge
-from oncebridge.cli.output import narrator, report_books, say
+from oncebridge.cli.output import narrator, report_books, report_shadow, say
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     HandlerOption,
@@ -20,6 +21,7 @@ from oncebridge.cli.wiring import (
     LeaseOption,
     LedgerOption,
     SettingsOption,
+    ShadowOption,
     bridge_for,
     opened,
     say_which_ledger,
@@ -27,6 +29,7 @@ from oncebridge.cli.wiring import (
 )
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError, OncebridgeError
+from oncebridge.sources.shadow_queue import check_queue
 from oncebridge.sources.sqs.consumer import HIDDEN_WAIT_SECONDS, QueueRun
 from oncebridge.sources.sqs.queue import Queue
 from oncebridge.telemetry.counting import GAUGES
@@ -76,13 +79,18 @@ def consume(
     hidden_wait: HiddenWait = HIDDEN_WAIT_SECONDS,
     metrics_port: MetricsPort = None,
     metrics_host: Annotated[str, typer.Option(help="The address for that.", metavar="HOST")] = "127.0.0.1",
+    shadow: ShadowOption = False,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Process the messages of an SQS queue until stopped: settled ones are deleted, failed ones are retried."""
     # Each effect is settled before the next of its worker begins: a crash repeats one of each.
-    bridge = bridge_for(handler, ledger, settings, lease_seconds=lease, settle_within_seconds=0.0)
+    bridge = bridge_for(
+        handler, ledger, settings, lease_seconds=lease, settle_within_seconds=0.0, shadow=shadow or None
+    )
     chosen = bridge.settings
+    if chosen.shadow:
+        check_queue(urlsplit(queue_url).path.rpartition("/")[2])
     workers = concurrency or (chosen.concurrency if chosen.concurrency > 1 else WORKERS)
     bridge.rewire(replace(chosen, concurrency=1))
     if not bridge.add_downstream():
@@ -112,7 +120,8 @@ def consume(
         )
         if metrics_port is not None:
             stack.callback(_serve_metrics(bridge, run, metrics_port, metrics_host))
-        say(f"consuming {queue_url}: {workers} at a time, up to {in_flight:,} in flight")
+        doing = "judging as a shadow" if chosen.shadow else "consuming"
+        say(f"{doing} {queue_url}: {workers} at a time, up to {in_flight:,} in flight")
         look = stack.enter_context(_shown(bridge, run))
         try:
             run.run(look)
@@ -145,7 +154,10 @@ def _serve_metrics(bridge: Bridge, run: QueueRun, port: int, host: str) -> Calla
 
 def _report(bridge: Bridge, *, json: bool) -> None:
     books = bridge.books.as_dict()
-    report_books(books, json=json)
+    if bridge.settings.shadow:
+        report_shadow(books, bridge.books_by_topic, json=json)
+    else:
+        report_books(books, json=json)
     if books["retrying"]:
         say(f"{books['retrying']:,} not settled; handed back to the queue, they come again")
 

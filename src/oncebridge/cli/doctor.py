@@ -128,6 +128,8 @@ class Examination:
         finally:
             self._bridge.ledger.close()
         settings = self._bridge.settings
+        if settings.shadow:
+            general.append(installation.shadow())
         general.append(installation.retention(settings.retention_days, settings.queue_retention_days))
         return installation.together(general, own)
 

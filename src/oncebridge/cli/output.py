@@ -181,6 +181,22 @@ def opened_for_writing(path: str) -> Iterator[IO[bytes]]:
         yield file  # type: ignore[misc]  # gzip's writer is a binary file in all but name
 
 
+def report_shadow(books: Mapping[str, int | bool], by_topic: Mapping[str, Mapping[str, int]], *, json: bool) -> None:
+    """Write the verdicts of a shadow, in all and by topic."""
+    if json:
+        write_json({**books, "shadow": True, "topics": by_topic})
+    else:
+        write_books(books)
+        for topic, columns in by_topic.items():
+            write_text(topic or "no topic")
+            figures = ", ".join(f"{number:,} {column}" for column, number in columns.items())
+            write_text(f"    {sum(columns.values()):,} received: {figures}")
+    say(
+        f"a shadow: no handler was called; of {books['received']:,} deliveries {books['processed']:,} would have gone "
+        "to one"
+    )
+
+
 def report_books(books: Mapping[str, int | bool], *, json: bool, is_kept: bool = True) -> None:
     """Write the books of a run that is over, and where to look next if dead letters are kept."""
     if json:

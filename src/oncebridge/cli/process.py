@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 import typer
 from msgspec.structs import replace
 
-from oncebridge.cli.output import opened_for_writing, progress_bar, report_books, say
+from oncebridge.cli.output import opened_for_writing, progress_bar, report_books, report_shadow, say
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     HandlerOption,
@@ -18,6 +18,7 @@ from oncebridge.cli.wiring import (
     LeaseOption,
     LedgerOption,
     SettingsOption,
+    ShadowOption,
     bridge_for,
     ledger_kind,
     opened,
@@ -25,6 +26,7 @@ from oncebridge.cli.wiring import (
     setting_or,
     without_handlers,
 )
+from oncebridge.engine.result import delivered
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
 from oncebridge.sources.file import BATCH, FileRun, read_deliveries
 from oncebridge.visible import visible_json
@@ -56,15 +58,18 @@ def process(
     prime: Annotated[
         bool, typer.Option("--prime", help="Remember the events as done for their handlers, and call none.")
     ] = False,
+    shadow: ShadowOption = False,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Put captured events through the bridge.
 
     Without --handler or sinks in the settings this is a trial: events are counted in memory, and nothing is remembered
-    unless --ledger is given. A ledger in the environment or the settings is left alone then.
+    unless --ledger is given. A ledger in the environment or the settings is left alone then; by --shadow, too.
     """
-    make = partial(bridge_for, handler, settings=settings, lease_seconds=lease, concurrency=concurrency)
+    make = partial(
+        bridge_for, handler, settings=settings, lease_seconds=lease, concurrency=concurrency, shadow=shadow or None
+    )
     bridge = _bridge_of_run(make, handler, ledger, prime=prime)
     if verdicts is not None and any(_same_file(verdicts, name) for name in files):
         raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")
@@ -85,6 +90,8 @@ def process(
         )
         try:
             for n, result in run.results(deliveries):
+                if bridge.settings.shadow:
+                    bridge.telemetry.observe(*delivered([result]))
                 if lines is not None:
                     _write_verdict(lines, n, result)
         except LedgerUnavailable as error:
@@ -99,7 +106,7 @@ def process(
 
 
 def _bridge_of_run(make: Callable[..., Bridge], handler: str | None, ledger: str | None, *, prime: bool) -> Bridge:
-    """Make the bridge of a run: one that handles events, one that primes a ledger, or one for a trial."""
+    """Make the bridge of a run: one that handles events, one that primes a ledger, a shadow, or one for a trial."""
     # With effects, each is settled before the next begins: a crash repeats one, not a millisecond's worth.
     bridge = make(ledger=ledger, settle_within_seconds=None if prime else 0.0)
     has_handlers = bridge.add_downstream()
@@ -112,6 +119,10 @@ def _bridge_of_run(make: Callable[..., Bridge], handler: str | None, ledger: str
                 "for (--handler), or the ledger that is to remember them (--ledger)"
             )
         say("priming: events are remembered as done, and no handler is called")
+    elif bridge.settings.shadow:
+        if ledger is None:
+            bridge.rewire(bridge.settings, MEMORY)
+        return bridge
     elif not has_handlers:
         bridge = _bridge_of_trial(make, ledger)
     say_which_ledger(bridge)
@@ -146,8 +157,11 @@ def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:
 
 def _report(bridge: Bridge, run: FileRun, *, json: bool, verdicts: str | None) -> None:
     books = bridge.books.as_dict()
-    is_kept = ledger_kind(bridge) != "memory"
-    report_books(books, json=json, is_kept=is_kept)
+    is_kept = ledger_kind(bridge) != "memory" and not bridge.settings.shadow
+    if bridge.settings.shadow:
+        report_shadow(books, bridge.books_by_topic, json=json)
+    else:
+        report_books(books, json=json, is_kept=is_kept)
     letters = books["dead"] + books["conflict"]
     if letters and not is_kept and verdicts is None:
         say(f"{letters:,} would be kept as dead letters; --verdicts FILE says why")

@@ -17,13 +17,14 @@ from msgspec.structs import replace
 
 from oncebridge.bridge import Bridge
 from oncebridge.cli.logs import log_to_standard_error
-from oncebridge.cli.output import report_books, say, say_error
+from oncebridge.cli.output import report_books, report_shadow, say, say_error
 from oncebridge.cli.wiring import (
     HandlerOption,
     JSONOption,
     LeaseOption,
     LedgerOption,
     SettingsOption,
+    ShadowOption,
     bridge_for,
     ledger_kind,
     load_handler,
@@ -48,6 +49,7 @@ from oncebridge.service.workers import (
 from oncebridge.settings import Settings, load_settings
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.telemetry import JSONFormatter, logger
+from oncebridge.telemetry.counting import columns_by_topic
 
 if TYPE_CHECKING:
     from oncebridge.service.request_limits import Application
@@ -86,12 +88,13 @@ def serve(
         typer.Option(help="Handlers at a time, in each.", min=1, max=256, show_default=setting_or("concurrency")),
     ] = None,
     lease: LeaseOption = None,
+    shadow: ShadowOption = False,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Take events over HTTP until stopped, and serve claims to programs in other languages."""
     given: dict[str, Any] = {"host": host, "port": port, "workers": workers}
-    given |= {"ledger": ledger, "concurrency": concurrency, "lease_seconds": lease}
+    given |= {"ledger": ledger, "concurrency": concurrency, "lease_seconds": lease, "shadow": shadow or None}
     plan = WorkerPlan(settings, given, handler, logger.level)
     bridge = plan.make_bridge()
     address = check_address(bridge.settings, ledger_kind(bridge))
@@ -105,7 +108,7 @@ def serve(
         plan = replace(plan, folder=folder, port=listening.port, said=reached)
         service = Workers(plan, listening, bridge.settings.serve, folder=folder, log=LOG)
         end = service.run(on_ready=partial(_say_ready, bridge, listening, handler), on_stop=_say_stopping, on_death=say)
-        _report(folder, json=json)
+        _report(folder, json=json, shadow=bridge.settings.shadow)
     if end is ServiceEnd.GAVE_UP:
         say_error("the workers ended again as soon as they were started; what they said is above")
         raise typer.Exit(EXIT_GAVE_UP)
@@ -194,7 +197,7 @@ def _say_before_start(bridge: Bridge) -> None:
     for key in settings.api_keys:
         if len(key.value) < KEY_LENGTH_MIN:
             say(f"warning: api_keys: {key.reference} has fewer than {KEY_LENGTH_MIN} characters, and may be guessed")
-    if not bridge.handlers:
+    if not bridge.handlers and not settings.shadow:
         say("no --handler and no sinks: only claims are served; POST /events answers 503")
 
 
@@ -212,6 +215,7 @@ def _say_ready(bridge: Bridge, listening: ListenAddress, handler: str | None) ->
     workers, sinks = bridge.settings.serve.workers, bridge.settings.sinks
     names = [*([handler] if handler else []), *(sink.name for sink in sinks)]
     to = f", events go to {', '.join(names) or 'downstream_url'}" if bridge.handlers else ""
+    to = ", as a shadow: no handler is called" if bridge.settings.shadow else to
     several = "workers" if workers > 1 else "worker"
     say(f"serving {listening.url} with {workers} {several}, ledger {ledger_kind(bridge)}{to}")
 
@@ -220,10 +224,13 @@ def _say_stopping() -> None:
     say("stopping: running requests finish; a second signal waits for nobody")
 
 
-def _report(folder: Path, *, json: bool) -> None:
+def _report(folder: Path, *, json: bool, shadow: bool) -> None:
     snapshots = list(read_snapshots(folder, NEWEST, BEFORE))
     books = books_of(snapshots)
-    report_books(books, json=json)
+    if shadow:
+        report_shadow(books, columns_by_topic(*(snapshot.totals.unpacked() for snapshot in snapshots)), json=json)
+    else:
+        report_books(books, json=json)
     if books["retrying"]:
         say(f"{books['retrying']:,} not settled; their senders were answered to send them again")
     killed = sum(not snapshot.ended for snapshot in snapshots)

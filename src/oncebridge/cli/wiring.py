@@ -18,7 +18,7 @@ from oncebridge.cli.output import say
 from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.ledgers import kind_of, scheme_of
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
-from oncebridge.settings import DEFAULT_LEDGER, FILE_NAME, Settings, with_given
+from oncebridge.settings import DEFAULT_LEDGER, FILE_NAME, Settings, is_shadow_by_environment, with_given
 from oncebridge.sinks.table.sink import NeedsUpkeep
 
 if TYPE_CHECKING:
@@ -59,6 +59,14 @@ LeaseOption = Annotated[
     float | None,
     typer.Option(
         "--lease", help="Seconds before others may take over a claim.", show_default=setting_or("lease_seconds")
+    ),
+]
+ShadowOption = Annotated[
+    bool,
+    typer.Option(
+        "--shadow",
+        help="Judge and count events beside a program that handles them; call no handler and no sink.",
+        show_default=setting_or("shadow"),
     ),
 ]
 JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -106,6 +114,8 @@ def bridge_for(handler: str | None, ledger: str | None, settings: str | None, **
 
 def take_bridge(bridge: Bridge, name: str, ledger: str | None, **given: Any) -> Bridge:
     """Apply the command line's settings to a program's own bridge, and say so where that is another ledger."""
+    if is_shadow_by_environment():
+        given["shadow"] = True
     chosen = with_given(bridge.settings, ledger=ledger, **given)
     if ledger is not None:
         if chosen.ledger != bridge.settings.ledger:

@@ -96,6 +96,16 @@ def unexamined() -> Finding:
     )
 
 
+def shadow() -> Finding:
+    """Say that nothing is handled: a shadow that was meant to be over acknowledges events without a handler."""
+    return warning(
+        "shadow",
+        "events are judged and acknowledged, and no handler is called",
+        "drop `shadow` from the settings, or ONCEBRIDGE_SHADOW, where events are to be handled",
+        weakens="a shadow calls no handler",
+    )
+
+
 def latency(round_trips_us: Sequence[int], lease_seconds: float) -> Finding:
     """Judge how far away the ledger is: each event waits for it at least twice."""
     middle_us = median(round_trips_us)

@@ -86,6 +86,8 @@ class Flow:
         """Take the parts; nothing is started before there is work. `copiers` send dead letters on."""
         self.ledger = ledger
         self.secret = secret
+        #: Whether no handler is called and no dead letter is kept.
+        self.is_shadow = settings.shadow
         self.clock = clock
         self.breaker = breaker
         self.stopping = stopping
@@ -100,11 +102,11 @@ class Flow:
         self._runner = HandlerRunner(ledger, settings.retry, timeout_us)
         self._ahead = ledger if isinstance(ledger, SettlesAhead) else None
         self._settle_time = SettleTime(int(settings.settle_within_seconds * 1_000_000))
-        self.letter_room = LetterRoom(ledger, clock, telemetry, settings.dead_letters_max)
+        self.letter_room = LetterRoom(ledger, clock, telemetry, settings)
         self._handlers = handlers
         self._runs = Runs(self._is_handler, self._end_background, settings.handler_timeout_seconds, self._report)
         self._refresh_flags()
-        for handler in handlers:
+        for handler in () if self.is_shadow else handlers:
             check_transaction(handler, ledger)
 
     def run(self, raws: Sequence[Any], limits: BatchLimits = USUAL) -> list[Result]:
@@ -121,7 +123,7 @@ class Flow:
         give_up_us = self.clock.monotonic_us() + int(seconds * 1_000_000)
         deliveries = [self.reader.read(raw) for raw in raws]
         requests = run.limits.requests
-        if requests:
+        if requests and not self.is_shadow:
             join_unreadable(deliveries, requests, self.secret)
         tasks = [task for delivery in deliveries for task in delivery.tasks]
         # Unreadable deliveries of one request may share a task.

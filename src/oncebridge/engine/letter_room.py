@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from oncebridge.clock import Clock
     from oncebridge.engine.task import Task
     from oncebridge.ledgers.protocol import Ledger
+    from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
 
 LOOK_EVERY_US: Final = 10_000_000
@@ -25,12 +26,14 @@ AGAIN_IN_US: Final = 60_000_000
 class LetterRoom:
     """Keeps an approximate count of dead letters. Other workers keep some too, so a few may exceed the bound."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, telemetry: Telemetry, most: int | None) -> None:
-        """Take the ledger that keeps them, where to warn, and how many there may be; None: any number."""
+    def __init__(self, ledger: Ledger, clock: Clock, telemetry: Telemetry, settings: Settings) -> None:
+        """Take the ledger that keeps them, where to warn, and how many there may be."""
         self._ledger = ledger
         self._clock = clock
         self._telemetry = telemetry
-        self._most = most
+        #: None: any number.
+        self._most = settings.dead_letters_max
+        self._is_shadow = settings.shadow
         self._known = 0
         self._looked_us: int | None = None
         self._warned_us: int | None = None
@@ -38,7 +41,12 @@ class LetterRoom:
         forks.free_locks(self, "_lock")
 
     def checked(self, task: Task, ended: Ended) -> Ended:
-        """Return the end of a task; if its dead letter would be one too many, it is to be retried instead."""
+        """Return the end of a task; if its dead letter would be one too many, it is to be retried instead.
+
+        A shadow only remembers that it has judged the delivery, and keeps nothing of its content.
+        """
+        if self._is_shadow and ended.outcome is Outcome.DEAD:
+            return Ended(outcome=Outcome.DONE, reason=ended.reason)
         if ended.outcome is not Outcome.DEAD or task.ask.redrive or task.copy is not None or self.is_there():
             return ended
         self._telemetry.record(move_of("refused", task, self.words, outcome=Outcome.RETRY))

@@ -12,6 +12,7 @@ from oncebridge.engine.task import Delivery, Task, unhandled
 from oncebridge.engine.unhandled import DEAD, REASON
 from oncebridge.errors import Unreadable
 from oncebridge.event import org_of, parse
+from oncebridge.handlers import SHADOW_OF_NONE, shadow_name, shadow_of
 from oncebridge.identity import NS_PER_MS, conflict_key, digest, identify, named_event, shown_id, unreadable_key
 from oncebridge.strict_json import as_bytes
 from oncebridge.topics import topic_pattern
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oncebridge.event import Event
-    from oncebridge.handlers import Handlers
+    from oncebridge.handlers import Handler, Handlers
     from oncebridge.settings import Settings
     from oncebridge.topics import Profiles
 
@@ -46,6 +47,7 @@ class Reader:
         self._orgs = frozenset(settings.allowed_orgs)
         self._sources = settings.allowed_sources
         self._keeps_unhandled = settings.unhandled == DEAD
+        self._is_shadow = settings.shadow
         self._on_unhandled = on_unhandled
 
     def read(self, raw: Any) -> Delivery:
@@ -55,11 +57,18 @@ class Reader:
             return Delivery(tasks=[read])
         ask, event = read
         tasks: list[Task] = []
-        for handler in self._handlers.of(event.topic, event.topic_name):
+        for handler in self._handlers_of(event):
             own = self._for_handler(ask, handler.name) if handler.name else ask
             # All handlers share the event, and the first one may change its body.
             tasks.append(Task(own, event.raw, event, None, handler, len(tasks) > 0))
         return Delivery(tasks) if tasks else self._unhandled(event)
+
+    def _handlers_of(self, event: Event) -> tuple[Handler, ...]:
+        """Return the handlers that take an event; in a shadow their shadows, which do nothing."""
+        found = self._handlers.of(event.topic, event.topic_name)
+        if not self._is_shadow:
+            return found
+        return tuple(map(shadow_of, found)) if self._handlers else (SHADOW_OF_NONE,)
 
     def _unhandled(self, event: Event) -> Delivery:
         """Drop an event that no handler takes, or keep it, as settings say."""
@@ -150,7 +159,8 @@ class Reader:
         except Unreadable:
             data = _shown(raw)
         known = None if envelope is None else shown_id(self._secret, envelope)
-        ask = Ask(key=unreadable_key(self._secret, data), envelope=known)
+        name = shadow_name("") if self._is_shadow else ""
+        ask = Ask(key=unreadable_key(self._secret, data), handler=name, envelope=known)
         return Task(ask=ask, raw=data, dead_reason=reason, reported_verdict=verdict)
 
 

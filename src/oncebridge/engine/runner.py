@@ -23,7 +23,7 @@ from oncebridge.errors import (
     SaysWhy,
 )
 from oncebridge.handler_signature import name_of
-from oncebridge.handlers import SendsMany
+from oncebridge.handlers import SendsMany, uncalled
 from oncebridge.interrupts import is_interrupt
 from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import SettlesInTransaction
@@ -50,6 +50,7 @@ BEHIND_OTHERS_US: Final = 500_000
 Worked: TypeAlias = "tuple[Ended, BaseException | None]"
 
 _WELL: Final[Worked] = Ended(outcome=Outcome.DONE, reason="first delivery of this event"), None
+_JUDGED: Final[Worked] = Ended(outcome=Outcome.DONE, reason="first delivery of this event; no handler was called"), None
 
 
 class _HandlerFailed(Exception):
@@ -81,6 +82,8 @@ class HandlerRunner:
         Raises errors that are not the handler's failure: interrupts, the ledger's own errors, and any error in a child
         that the handler has forked.
         """
+        if handler.function is uncalled:
+            return _JUDGED
         generation = forks.generation()
         try:
             if handler.wants_transaction:

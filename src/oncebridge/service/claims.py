@@ -55,6 +55,8 @@ THREADS: Final = 16
 WAITING_MAX: Final = 256  # calls that wait for a thread; further ones are answered with 503
 #: The share of a request's time that may be spent waiting for a busy event; the rest is for the ledger.
 WAITING_SHARE: Final = 0.7
+#: A claim is there to handle an event, and a shadow handles none.
+SHADOW: Final = come_again("this service is a shadow: it judges events, and grants no claims", 60)
 
 
 def routes(bridge: Bridge, limits: RequestLimits) -> list[Route]:
@@ -204,6 +206,8 @@ class Claims:
     def _begin(self, body: bytes, headers: dict[str, str]) -> ClaimCall:
         if self._bridge.stopping.is_set():
             raise Refused(STOPPING)
+        if self._bridge.settings.shadow:
+            raise Refused(SHADOW)
         request = read_request(body, ClaimRequest)
         name, lease_us, key = read_handler(request), self._lease_us, read_call_key(headers)
         if request.lease_seconds is not None:

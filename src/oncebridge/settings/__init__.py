@@ -95,6 +95,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replays_anew: Annotated[
         bool, Meta(description="whether each named archive replay processes every event once more")
     ] = False
+    shadow: Annotated[
+        bool,
+        Meta(
+            description="whether events are only judged and counted: no handler and no sink is called, and nothing "
+            "counts as done for them"
+        ),
+    ] = False
     allowed_orgs: Annotated[Texts, Meta(description="restricting senders: Genesys organizations")] = ()
     allowed_sources: Annotated[Texts, Meta(description="the same for sources of envelopes; `*` works")] = ()
     unhandled: Annotated[
@@ -195,6 +202,11 @@ def _with_own_policies(settings: Settings, policies: Mapping[str, Mapping[str, A
         for sink in settings.sinks
     ]
     return replace(settings, sinks=tuple(sinks))
+
+
+def is_shadow_by_environment() -> bool:
+    """Return whether the environment asks for a shadow, also of a program's own bridge: in doubt nothing is called."""
+    return _read_environment(os.environ).get("shadow", False) is True
 
 
 def with_given(settings: Settings, **given: Any) -> Settings:

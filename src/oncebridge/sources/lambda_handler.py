@@ -14,6 +14,7 @@ from oncebridge.engine.result import books_of, why_again
 from oncebridge.errors import NotAcknowledged
 from oncebridge.sources.http_request import answer_request
 from oncebridge.sources.invocation import ATTEMPTS, FailureReport, Record, recognise, waves
+from oncebridge.sources.shadow_queue import check_queues
 from oncebridge.sources.unwrap import is_request
 from oncebridge.telemetry import Move
 
@@ -49,6 +50,8 @@ def answer(
     telemetry: Telemetry,
 ) -> Any:
     """Process one invocation, and reply to it."""
+    if settings.shadow:
+        check_queues(event)
     limits = replace(GOES_ON, until_us=_until_us(context, clock))
     if is_request(event):
         return answer_request(run, event, limits, settings=settings, telemetry=telemetry)

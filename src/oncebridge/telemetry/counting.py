@@ -15,6 +15,7 @@ import msgspec
 
 from oncebridge import forks
 from oncebridge.claim import Outcome, Verdict
+from oncebridge.telemetry import COLUMNS
 from oncebridge.topics import BUILT_IN, topic_pattern
 
 if TYPE_CHECKING:
@@ -280,6 +281,18 @@ class Totals:
             for name, spreads in self.spreads.items()
         }
         return other
+
+
+def columns_by_topic(*counted: Totals) -> dict[str, dict[str, int]]:
+    """Return for each topic how many deliveries ended in each column of the books, of one process or of several."""
+    found: dict[str, dict[str, int]] = {}
+    for totals in counted:
+        for (_, _, column, topic), number in totals.counts["deliveries"].items():
+            columns = found.setdefault(topic, {})
+            columns[column] = columns.get(column, 0) + number
+    return {
+        topic: {column: found[topic][column] for column in COLUMNS if column in found[topic]} for topic in sorted(found)
+    }
 
 
 class Packed(msgspec.Struct, frozen=True):

@@ -46,9 +46,15 @@ _BY_FUNCTION: Final[Dimensions] = (("Function",),)
 class EmbeddedMetrics:
     """Counts the moves of one invocation, and writes them out when it ends."""
 
-    def __init__(self, *, namespace: str, function: str, clock: Clock, known: Iterable[str] = ()) -> None:
-        """Take the metrics' namespace and function, and topics that are known beside the built-in ones."""
+    def __init__(
+        self, *, namespace: str, function: str, clock: Clock, known: Iterable[str] = (), shadow: bool = False
+    ) -> None:
+        """Take the metrics' namespace and function, and topics that are known beside the built-in ones.
+
+        The lines of a shadow say so, in a property that is no dimension.
+        """
         self._namespace = namespace
+        self._properties = {"Shadow": True} if shadow else {}
         self._function = function
         self._clock = clock
         self._counts = Counts(Topics(known, others=0), each=True)
@@ -77,7 +83,7 @@ class EmbeddedMetrics:
         )
         if not made:
             return
-        text = "".join(f"{visible_json(document)}\n" for document in made)
+        text = "".join(f"{visible_json({**document, **self._properties})}\n" for document in made)
         try:
             with self._writing:
                 sys.stdout.write(text)
