@@ -57,18 +57,16 @@ class Reader:
             return Delivery(tasks=[read])
         ask, event = read
         tasks: list[Task] = []
-        for handler in self._handlers_of(event):
+        found = self._handlers.of(event.topic, event.topic_name)
+        for handler in self._shadows_of(found) if self._is_shadow else found:
             own = self._for_handler(ask, handler.name) if handler.name else ask
             # All handlers share the event, and the first one may change its body.
             tasks.append(Task(own, event.raw, event, None, handler, len(tasks) > 0))
         return Delivery(tasks) if tasks else self._unhandled(event)
 
-    def _handlers_of(self, event: Event) -> tuple[Handler, ...]:
-        """Return the handlers that take an event; in a shadow their shadows, which do nothing."""
-        found = self._handlers.of(event.topic, event.topic_name)
-        if not self._is_shadow:
-            return found
-        return tuple(map(shadow_of, found)) if self._handlers else (SHADOW_OF_NONE,)
+    def _shadows_of(self, handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
+        """Return the shadows of the handlers that take an event; a shadow without handlers takes every event."""
+        return tuple(map(shadow_of, handlers)) if self._handlers else (SHADOW_OF_NONE,)
 
     def _unhandled(self, event: Event) -> Delivery:
         """Drop an event that no handler takes, or keep it, as settings say."""
