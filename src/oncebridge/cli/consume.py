@@ -93,13 +93,7 @@ def consume(
         check_queue(urlsplit(queue_url).path.rpartition("/")[2])
     workers = concurrency or (chosen.concurrency if chosen.concurrency > 1 else WORKERS)
     bridge.rewire(replace(chosen, concurrency=1))
-    if not bridge.add_downstream():
-        if handler is not None:
-            raise without_handlers(handler)
-        raise ConfigurationError(
-            "events would go nowhere, and be deleted from the queue; give --handler, or name a sink: [sinks.NAME] in "
-            "the settings, or DOWNSTREAM_URL"
-        )
+    _check_takers(bridge, handler)
     queue = Queue.connected(queue_url, poll_seconds=poll_seconds, workers=workers)
     say_which_ledger(bridge)
     trouble: OncebridgeError | None = None
@@ -139,6 +133,17 @@ def consume(
 
 def _gauge(bridge: Bridge, name: str) -> int:
     return bridge.gauges()[name]
+
+
+def _check_takers(bridge: Bridge, handler: str | None) -> None:
+    """Refuse a run without handlers and sinks: its messages would be deleted, and nothing done."""
+    if not bridge.add_downstream():
+        if handler is not None:
+            raise without_handlers(handler)
+        raise ConfigurationError(
+            "events would go nowhere, and be deleted from the queue; give --handler, or name a sink: [sinks.NAME] in "
+            "the settings, or DOWNSTREAM_URL"
+        )
 
 
 def _serve_metrics(bridge: Bridge, run: QueueRun, port: int, host: str) -> Callable[[], None]:
