@@ -7,6 +7,8 @@
 PYTHON ?=
 ARGS ?=
 ADD ?=
+REQUIREMENTS ?=
+ARCHITECTURE ?=
 JOBS ?= 2
 
 VENV := .venv
@@ -24,7 +26,10 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 # What the function's zip is made for: tests/test_packaging.py holds deploy/template.yaml to it.
 LAMBDA_PYTHON := 3.12
-LAMBDA_PLATFORMS := x86_64-manylinux2014 aarch64-manylinux2014
+LAMBDA_PLATFORMS := x86_64-manylinux_2_28 aarch64-manylinux_2_28
+# For one processor, by the name that AWS gives it.
+PACKAGED := $(patsubst arm64,aarch64-manylinux_2_28,$(patsubst x86_64,x86_64-manylinux_2_28,$(ARCHITECTURE)))
+PACKAGED := $(if $(PACKAGED),$(PACKAGED),$(LAMBDA_PLATFORMS))
 
 # Folders too, so that a deleted file counts as a change.
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml README.md LICENSE
@@ -38,7 +43,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lock package bench prove clean
+.PHONY: help demo test check format lock package sbom notices bench prove clean
 
 help: ## List what make can do here
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -51,19 +56,31 @@ demo: $(VENV)/.wheel ## Run the whole bridge on this machine: simulated traffic,
 test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.lambda $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-check: $(VENV)/.dev ## Check format, lint, types, the AWS template, and that no file names a package registry
+check: $(VENV)/.dev ## Check format, lint, types, the AWS template, the notice of licences, and that no file names a package registry
 	@$(BIN)/ruff format --check $(CHECKED)
 	@$(BIN)/ruff check $(CHECKED)
 	@$(BIN)/mypy --strict --python-executable $(PY) src tools deploy/container $(wildcard tests/typing)
 	@$(BIN)/cfn-lint deploy/template.yaml
+	@$(PY) tools/third_party.py check
 	@$(PY) tools/check_hosts.py
 
 format: $(VENV)/.dev ## Format the code and repair what lint can repair
 	@$(BIN)/ruff format $(CHECKED)
 	@$(BIN)/ruff check --fix $(CHECKED)
 
-package: dist/.built $(VENV)/.lambda ## Make the zip that deploy/template.yaml deploys (ADD='...': with files of your own)
-	@$(PY) tools/package.py dist/oncebridge-lambda.zip --wheel dist/*.whl --libraries $(VENV)/lambda/* --add $(ADD)
+package: dist/.built $(VENV)/.lambda ## Make the zip for Lambda (ADD='app.py ...' REQUIREMENTS=requirements.txt: with your own)
+	@$(if $(filter-out $(LAMBDA_PLATFORMS),$(PACKAGED)),echo "ARCHITECTURE=$(ARCHITECTURE) is unknown: give arm64 or x86_64" && exit 2)
+	@rm -f dist/oncebridge-lambda.zip
+	@$(if $(REQUIREMENTS),$(PY) tools/own_requirements.py $(REQUIREMENTS) --lock requirements/lambda.txt --wheel dist/*.whl \
+		--python $(LAMBDA_PYTHON) --platforms $(PACKAGED) --into $(VENV)/own)
+	@$(PY) tools/package.py dist/oncebridge-lambda.zip --wheel dist/*.whl --libraries $(PACKAGED:%=$(VENV)/lambda/%) \
+		$(if $(REQUIREMENTS),--own $(PACKAGED:%=$(VENV)/own/%)) --add $(ADD)
+
+sbom: $(VENV)/.dev ## Write what the zip and the image hold as CycloneDX, from the lock files
+	@$(PY) tools/third_party.py sbom dist/oncebridge-sbom.cdx.json
+
+notices: $(VENV)/.dev ## Write THIRD-PARTY.md: the licences of what the zip and the image hold
+	@$(PY) tools/third_party.py notice
 
 prove: $(VENV)/.dev $(VENV)/.wheel ## Enumerate the protocol with one fault more than the tests do (15 minutes)
 	@PYTHONPATH=tests $(PY) -m exploration --long
@@ -84,6 +101,7 @@ lock: $(VENV)/.uv ## Lock the dependencies again after a change in pyproject.tom
 	@$(COMPILE) pyproject.toml --group lambda --constraint requirements/dev.txt --output-file requirements/lambda.txt
 	@$(COMPILE) pyproject.toml --all-extras --constraint requirements/dev.txt --output-file requirements/container.txt
 	@$(PY) tools/check_hosts.py
+	@echo "Locked. Next: make notices, and make test"
 
 clean: ## Remove everything that make has made
 	@rm -rf $(VENV) dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

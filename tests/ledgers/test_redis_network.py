@@ -6,7 +6,6 @@ import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from time import monotonic
 from urllib.parse import quote
 
@@ -15,12 +14,17 @@ import pytest
 from oncebridge import Bridge
 from oncebridge.errors import ConfigurationError, OncebridgeError
 from payloads import envelope, raw
-from servers import aws
+from servers.certificates import issue
 
 PASSWORD = "hunter2secret"
-CERTIFICATE = Path(aws.__file__).with_name("aws.pem")  # of 127.0.0.1, with its key
 NAIVE_SECONDS = 30.0  # nobody waits for it, unless a test fails
 DELIVERY = raw(envelope("v2.detail.events.conversation.{id}.attributes"))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """Make a certificate of 127.0.0.1, and the authority to trust."""
+    return issue(tmp_path_factory.mktemp("tls"), "127.0.0.1")
 
 
 @contextmanager
@@ -107,7 +111,7 @@ def test_a_server_that_drips_is_given_up():
 # --- TLS -----------------------------------------------------------------------------------------------------------
 
 
-def test_sentinels_are_spoken_to_over_tls():
+def test_sentinels_are_spoken_to_over_tls(certificates):
     """With rediss+sentinel:// whoever listens on the way to a sentinel sees a handshake, and no word in clear."""
     heard = []
 
@@ -118,14 +122,16 @@ def test_sentinels_are_spoken_to_over_tls():
                 heard.append(data)
 
     with listening(listen) as port:
-        opened(f"rediss+sentinel://someone:{PASSWORD}@127.0.0.1:{port}/main/0?ca_file={quote(str(CERTIFICATE))}")
+        opened(
+            f"rediss+sentinel://someone:{PASSWORD}@127.0.0.1:{port}/main/0?ca_file={quote(str(certificates.authority))}"
+        )
     said = b"".join(heard)
     assert said[:2] == b"\x16\x03"
     assert b"SENTINEL" not in said
     assert PASSWORD.encode() not in said
 
 
-def test_a_master_behind_sentinels_is_reached_over_tls(valkey):
+def test_a_master_behind_sentinels_is_reached_over_tls(valkey, certificates):
     """Sentinel and master both speak TLS; a sentinel whose certificate is not trusted is asked nothing."""
     questions = []
 
@@ -137,19 +143,19 @@ def test_a_master_behind_sentinels_is_reached_over_tls(valkey):
             server.shutdown(socket.SHUT_RDWR)
             answering.join()
 
-    with listening(pass_on, CERTIFICATE) as master_port:
+    with listening(pass_on, certificates.server) as master_port:
 
         def name(connection):
             questions.append(connection.recv(4096))
             words = [b"name", b"main", b"ip", b"127.0.0.1", b"port", b"%d" % master_port, b"flags", b"master"]
             connection.sendall(b"*8\r\n" + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
 
-        with listening(name, CERTIFICATE) as port:
+        with listening(name, certificates.server) as port:
             url = f"rediss+sentinel://127.0.0.1:{port}/main/0"
             error, _ = opened(url)
             assert "ca_file" in str(error)
             assert questions == []
-            with Bridge(f"{url}?ca_file={quote(str(CERTIFICATE))}&name=watched") as bridge:
+            with Bridge(f"{url}?ca_file={quote(str(certificates.authority))}&name=watched") as bridge:
                 bridge.on("*")(lambda _event: None)
                 assert bridge.process(DELIVERY).acknowledged
                 assert bridge.process(DELIVERY).verdict.value == "redelivery"

@@ -1,7 +1,6 @@
 """An emulator of AWS, with DynamoDB, SQS, EventBridge and Lambda, spoken to by real boto3 over HTTP."""
 
 import os
-import shutil
 import signal
 import ssl
 import sys
@@ -15,11 +14,11 @@ from unittest import mock
 import boto3
 from botocore.config import Config
 
+from servers.certificates import Certificates, issue
 from servers.process import ServerProcess, free_port, listens
 
 PYTHON = Path(sys.prefix) / "aws" / "bin" / "python"
 REGION = "eu-central-1"
-CERTIFICATE = Path(__file__).parent / "aws.pem"  # for 127.0.0.1 and localhost, with its key
 
 
 def aws_environment(directory: Path) -> dict[str, str]:
@@ -45,9 +44,12 @@ class Ministack:
         port = free_port()
         self.url = f"{'https' if guarded else 'http'}://127.0.0.1:{port}"
         self.region = REGION
-        self.environment = aws_environment(directory) | ({"AWS_CA_BUNDLE": str(CERTIFICATE)} if guarded else {})
+        self._certificates = issue(directory, "127.0.0.1", "localhost") if guarded else None
+        self.environment = aws_environment(directory)
+        if self._certificates is not None:
+            self.environment["AWS_CA_BUNDLE"] = str(self._certificates.authority)
         own = {
-            **(_guarding(directory, self.environment) if guarded else {}),
+            **(_guarding(self._certificates, self.environment) if self._certificates else {}),
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(port),
             "IOT_MTLS_ENABLED": "0",
@@ -68,7 +70,7 @@ class Ministack:
         )
 
     def _answers(self) -> bool:
-        trust = ssl.create_default_context(cafile=CERTIFICATE)
+        trust = ssl.create_default_context(cafile=self._certificates.authority) if self._certificates else None
         with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=5, context=trust) as answer:
             return bool(answer.status == 200)
 
@@ -86,11 +88,11 @@ class Ministack:
             pass
 
 
-def _guarding(directory: Path, environment: dict[str, str]) -> dict[str, str]:
+def _guarding(certificates: Certificates, environment: dict[str, str]) -> dict[str, str]:
     """Return the settings of a guarded emulator: who has these credentials may do everything, others must be let."""
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    copy = shutil.copy(CERTIFICATE, directory / "tls.pem")  # it writes beside what it is given
-    tls = {"USE_SSL": "1", "MINISTACK_SSL_CERT": str(copy), "MINISTACK_SSL_KEY": str(copy)}
+    server = str(certificates.server)
+    tls = {"USE_SSL": "1", "MINISTACK_SSL_CERT": server, "MINISTACK_SSL_KEY": server}
     return {"AUTH": "true", **tls, **{name: environment[name] for name in names}}
 
 

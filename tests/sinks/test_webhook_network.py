@@ -6,7 +6,6 @@ import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from oncebridge.sinks.addresses import AddressForbidden
 from oncebridge.sinks.exchange import IDLE_US, AnswerLost, ReceiverTimedOut, ReceiverUnreachable
 from oncebridge.sinks.webhook import ReceiverDeferred, ReceiverRefused
 from payloads import ACW, envelope, raw
+from servers.certificates import issue
 from servers.process import free_port, wait_until
 from servers.receiver import Reply, running_receiver
 from sinks.conftest import PATIENT
@@ -26,8 +26,6 @@ from sinks.conftest import PATIENT
 EVENT = replace(parse(raw(envelope(ACW))), key="ob1_00112233445566778899aabbccddeeff", token=17)
 NAIVE_SECONDS = 15.0  # nor for this, unless it fails
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-AUTHORITY = Path(__file__).with_name("authority.pem")  # signs the other one; the key that signed is gone
-CERTIFICATE = Path(__file__).with_name("receiver.pem")  # of receiver.test, until 2126
 
 
 @pytest.fixture
@@ -143,17 +141,28 @@ def goes_away(connection):
         return False
 
 
-def with_certificate():
-    """Return how a receiver called receiver.test shakes hands."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE)
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """Make a certificate of receiver.test, and the authority to trust."""
+    return issue(tmp_path_factory.mktemp("tls"), "receiver.test")
+
+
+@pytest.fixture
+def with_certificate(certificates):
+    """Return what makes a receiver called receiver.test shake hands."""
+
+    def context():
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.load_cert_chain(certificates.server)
+        return made
+
     return context
 
 
 @pytest.fixture
-def trusted(monkeypatch, names):
+def trusted(monkeypatch, names, certificates):
     """Trust the tests' authority, as a company trusts its own, and let receiver.test lead here."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(AUTHORITY))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
     names["receiver.test"] = [["127.0.0.1"]]
 
 
@@ -170,7 +179,7 @@ def trusted(monkeypatch, names):
     ],
 )
 @pytest.mark.usefixtures("trusted")
-def test_a_byte_now_and_then_buys_no_time(first, rest, tls, sink, clock):
+def test_a_byte_now_and_then_buys_no_time(first, rest, tls, sink, clock, *, with_certificate):
     """The deadline is for the whole exchange: somebody who still sends when it has passed is left."""
 
     def talk(connection):
@@ -234,7 +243,7 @@ def test_a_receiver_that_hangs_is_not_waited_for(sink):
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_receiver_that_hardly_reads_is_not_waited_for(tls, sink, trusted):
+def test_a_receiver_that_hardly_reads_is_not_waited_for(tls, sink, trusted, with_certificate):
     """Sending is under the deadline too, though now and then a piece gets through."""
     pause, waited_for = threading.Event(), threading.Event()
 
@@ -453,7 +462,7 @@ def test_a_name_that_nobody_knows_is_out_of_reach(sink, names):
 # --- TLS --------------------------------------------------------------------------------------------------------
 
 
-def test_tls_is_for_the_name(sink, trusted):
+def test_tls_is_for_the_name(sink, trusted, with_certificate):
     """The receiver is told the name of the URL, shows a certificate for it, and gets the event."""
     asked, tls = [], with_certificate()
     tls.sni_callback = lambda _, name, __: asked.append(name)
@@ -465,7 +474,7 @@ def test_tls_is_for_the_name(sink, trusted):
     assert [request.body for request in receiver.requests] == [EVENT.raw, EVENT.raw]
 
 
-def test_a_certificate_for_another_name_is_refused(sink, trusted, names):
+def test_a_certificate_for_another_name_is_refused(sink, trusted, names, with_certificate):
     """Whoever shows somebody else's certificate gets nothing."""
     names["other.test"] = [["127.0.0.1"]]
     with running_receiver(tls=with_certificate()) as receiver:
@@ -474,7 +483,7 @@ def test_a_certificate_for_another_name_is_refused(sink, trusted, names):
         assert receiver.requests == []
 
 
-def test_a_certificate_of_nobody_is_refused(sink, names):
+def test_a_certificate_of_nobody_is_refused(sink, names, with_certificate):
     """Whoever is not vouched for gets nothing."""
     names["receiver.test"] = [["127.0.0.1"]]
     with running_receiver(tls=with_certificate()) as receiver:
@@ -483,7 +492,7 @@ def test_a_certificate_of_nobody_is_refused(sink, names):
         assert receiver.requests == []
 
 
-def test_old_tls_is_refused(sink, trusted):
+def test_old_tls_is_refused(sink, trusted, with_certificate):
     """Below TLS 1.2 nothing is sent."""
     tls = with_certificate()
     tls.set_ciphers("ALL:@SECLEVEL=0")
