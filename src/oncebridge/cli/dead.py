@@ -66,7 +66,7 @@ Since = Annotated[
     typer.Option(help="Only since then: 30m, 2h or 3d ago, or a time such as 2026-03-02T08:00:00Z.", metavar="WHEN"),
 ]
 Until = Annotated[str | None, typer.Option(help="Only before then, said in the same ways.", metavar="WHEN")]
-Limit = Annotated[int | None, typer.Option(help="At most so many, the oldest.", min=1, metavar="N")]
+Limit = Annotated[int | None, typer.Option(help="At most so many, the oldest.", min=1, metavar="N", show_default="all")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter that matches.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")]
 

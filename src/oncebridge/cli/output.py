@@ -23,6 +23,7 @@ from rich.progress import (
 )
 
 from oncebridge.claim import SETTLED
+from oncebridge.cli.hints import with_ledger
 from oncebridge.cli.tables import drawn, wrapped
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_text
@@ -56,12 +57,12 @@ NOT_RECORDED: Final = "not recorded"
 
 def say(text: str) -> None:
     """Show the person something that is no result."""
-    narrator.print(escape(visible(text)), soft_wrap=True)
+    narrator.print(escape(visible(with_ledger(text))), soft_wrap=True)
 
 
 def say_error(text: str) -> None:
     """Show the person an error."""
-    narrator.print(f"[red]oncebridge:[/red] {escape(visible(text))}", soft_wrap=True)
+    narrator.print(f"[red]oncebridge:[/red] {escape(visible(with_ledger(text)))}", soft_wrap=True)
 
 
 def write_json(value: Any) -> None:

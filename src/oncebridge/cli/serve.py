@@ -16,6 +16,7 @@ import typer
 from msgspec.structs import replace
 
 from oncebridge.bridge import Bridge
+from oncebridge.cli.hints import repeat_in_hints
 from oncebridge.cli.logs import log_to_standard_error
 from oncebridge.cli.output import report_books, report_shadow, say, say_error
 from oncebridge.cli.wiring import (
@@ -136,6 +137,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
         """Make the bridge with its handlers and sinks."""
         named = None if self.handler is None else load_handler(self.handler)
         if isinstance(named, Bridge):
+            repeat_in_hints(ledger=self.given.get("ledger"), handler=self.handler, settings=None)
             bridge = self._served(named)
         else:
             bridge = bridge_for(self.handler, settings=self.settings, **self.given)

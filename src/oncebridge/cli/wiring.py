@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from oncebridge.bridge import Bridge, bridges_of
+from oncebridge.cli.hints import repeat_in_hints
 from oncebridge.cli.output import say
 from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.ledgers import kind_of, scheme_of
@@ -99,6 +100,7 @@ def bridge_for(handler: str | None, ledger: str | None, settings: str | None, **
     The command line wins over both.
     """
     named = None if handler is None else load_handler(handler)
+    repeat_in_hints(ledger=ledger, handler=handler if isinstance(named, Bridge) else None, settings=settings)
     if isinstance(named, Bridge):
         if settings is not None:
             raise ConfigurationError(
