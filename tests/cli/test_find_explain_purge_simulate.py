@@ -2,12 +2,18 @@
 
 import gzip
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections import Counter
+from contextlib import suppress
 from datetime import datetime
 
 import pytest
 
 import payloads
+from cli.conftest import PATIENCE_SECONDS
 from cli.test_terminal import OURS, in_terminal
 
 LEDGER = "sqlite:///once.db"
@@ -270,6 +276,38 @@ def test_purge_forgets_what_is_older_than_the_retention(cli, facts, states):
     assert cli.process("in.jsonl").one["processed"] == 5
     cli.make_older(31)
     assert purge(cli) == {"forgotten": 6, "remembered": 0}
+
+
+@pytest.mark.parametrize("days", ["0", "0.0", "0.5"])
+def test_purge_refuses_to_forget_today_where_nobody_can_answer(cli, facts, explained, days):
+    """Without a terminal, `purge --older-than-days 0` changes nothing unless `--yes` is given."""
+    cli.process(cli.write("in.jsonl", facts(3)))
+    assert "--yes" in explained(cli("purge", "--ledger", LEDGER, "--older-than-days", days), 2)
+    assert len(cli.events()) == 3
+    assert purge(cli, "--older-than-days", "0", "--yes")["forgotten"] == 3
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"y\n", 0), (b"n\n", 2), (b"\n", 2), (b"\x04", 2)])
+def test_purge_asks_at_a_terminal(cli, facts, answer, left):
+    """At a terminal a person is asked first, and anything but yes forgets nothing, with an exit code that says so."""
+    cli.process(cli.write("in.jsonl", facts(2)))
+    ours, theirs = pty.openpty()
+    run = subprocess.Popen(
+        [sys.executable, "-m", "oncebridge", "purge", "--ledger", LEDGER, "--older-than-days", "0"],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=cli.folder, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the other side is closed
+        while data := os.read(ours, 65_536):
+            shown += data
+            if b"[y/N]" in data:
+                os.write(ours, answer)
+    code = run.wait(PATIENCE_SECONDS)
+    os.close(ours)
+    assert b"Forget them? [y/N]" in shown
+    assert (code == 0) is (left == 0)
+    assert len(cli.events()) == left
 
 
 def test_purge_can_be_told_how_far_back(cli, facts):

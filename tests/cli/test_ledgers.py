@@ -171,7 +171,7 @@ def test_a_purge_forgets_what_is_settled(cli, ledgers, url, facts, wait_until):
     forgotten = []
 
     def only_the_letter_is_left():
-        purged = ledgers.run("purge", "--ledger", url, "--older-than-days", "0", "--json").one
+        purged = ledgers.run("purge", "--ledger", url, "--older-than-days", "0", "--yes", "--json").one
         forgotten.append(purged["forgotten"])
         return purged["remembered"] == 1
 

@@ -83,7 +83,7 @@ def test_in_a_postgres_by_reference(cli, states, settle, postgres_desk, explaine
         assert cli("process", "in.jsonl", "--json", **environment).code == 0
     rows = postgres_desk(f"SELECT status FROM {postgres_desk.prefix}agent_status")
     assert rows == [("IDLE",)]
-    assert cli("purge", "--older-than-days", "0", "--json", **environment).one["sinks"] == {"agents": 6}
+    assert cli("purge", "--older-than-days", "0", "--yes", "--json", **environment).one["sinks"] == {"agents": 6}
 
 
 def test_a_missing_table_is_said_and_waited_for(cli, states, settle, wait_until):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oncebridge.claim import Outcome
-from oncebridge.cli.output import write_json, write_text
+from oncebridge.cli.output import narrator, say, write_json, write_text
 from oncebridge.cli.wiring import (
+    EXIT_WRONG,
     BridgeOption,
     JSONOption,
     LedgerOption,
@@ -18,6 +20,7 @@ from oncebridge.cli.wiring import (
     setting_or,
     upkeep_of,
 )
+from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers import DAY_US
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ def purge(
         float | None,
         typer.Option(help="Forget what was settled longer ago.", min=0, show_default=setting_or("retention_days")),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before events of the last day are forgotten.")] = False,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
@@ -39,6 +43,8 @@ def purge(
 
     Dead letters stay, unless the settings have dead_letter_retention_days: older ones are discarded for good then.
     """
+    if older_than_days is not None and older_than_days < 1 and not yes:
+        _ask(older_than_days)
     with existing_bridge(handler, ledger, settings) as bridge:
         days = bridge.settings.retention_days if older_than_days is None else older_than_days
         older_than_us = int(days * DAY_US)
@@ -56,6 +62,17 @@ def purge(
         write_text(f"{letters:,} dead letters discarded")
     for name, number in keys.items():
         write_text(f"sink {name}: {number:,} keys forgotten")
+
+
+def _ask(days: float) -> None:
+    """Ask a person before events are forgotten whose duplicates may still arrive; refuse where nobody can answer."""
+    what = f"--older-than-days {days:g} forgets events of today, and a duplicate that comes later is processed again"
+    if not (sys.stdin.isatty() and narrator.is_terminal):
+        raise ConfigurationError(f"{what}; give --yes if that is meant")
+    say(what)
+    if not typer.confirm("Forget them?", err=True):
+        say("nothing is forgotten")
+        raise typer.Exit(EXIT_WRONG)
 
 
 def _discard_old_letters(bridge: Bridge) -> int | None:
