@@ -47,7 +47,8 @@ HTTP = ROOT / "docs" / "http.md"
 SINKS = ROOT / "docs" / "sinks.md"
 QUESTIONS = ROOT / "docs" / "questions.md"
 CUT_OVER = ROOT / "docs" / "cut-over.md"
-MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, HTTP, CUT_OVER, QUESTIONS]
+TESTING = ROOT / "docs" / "testing.md"
+MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, HTTP, CUT_OVER, QUESTIONS, TESTING]
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 DOCS = [*MANUAL, *BESIDE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
@@ -145,7 +146,7 @@ def surroundings(directory: Path) -> dict[str, str]:
     return {**kept, "PATH": f"{folder}:{os.environ['PATH']}", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
 
 
-@pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "python")], ids=named)
+@pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "python") and path != TESTING], ids=named)
 def test_python_runs(path, workplace):
     """The Python of a document, read from top to bottom as one program, runs without an error or a warning."""
     lines = [""] * len(read(path).splitlines())
@@ -159,6 +160,19 @@ def test_python_runs(path, workplace):
         command, cwd=workplace, env=surroundings(workplace), capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_tests_of_the_manual_pass(tmp_path):
+    """The files of the page on tests, each block in the file that its first line names, pass as tests of a user."""
+    for block in blocks(TESTING, "python"):
+        name = block.text.partition("\n")[0].removeprefix("# ")
+        with (tmp_path / name).open("a") as file:
+            file.write(f"{block.text}\n\n\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "."]
+    ran = subprocess.run(command, cwd=tmp_path, env=surroundings(tmp_path), capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    (passed,) = re.findall(r"(\d+) passed", ran.stdout)
+    assert int(passed) >= read(tmp_path / "test_app.py").count("def test_") >= 9
 
 
 def test_the_first_program_may_be_imported(tmp_path):

@@ -36,6 +36,16 @@ from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.settings.sinks.webhook import WebhookSettings
 from oncebridge.telemetry import Move, Telemetry
+from oncebridge.testing import (
+    LambdaContext,
+    ManualClock,
+    TestBridge,
+    event_of,
+    redelivery,
+    republish,
+    sample_event,
+    sqs_event,
+)
 from oncebridge.topics import Kind, Profile, plain
 
 # --- making a bridge ------------------------------------------------------------------------------------------
@@ -260,3 +270,20 @@ a_ledger: Ledger = MemoryLedger(a_clock)
 another_ledger: Ledger = SQLiteLedger("once.db", a_clock)
 with_transactions: SettlesInTransaction = SQLiteLedger("once.db")
 Bridge(a_ledger, clock=a_clock, telemetry=Telemetry((tell,)))
+
+# --- tests of handlers ----------------------------------------------------------------------------------------
+
+sample: dict[str, Any] = sample_event(
+    "v2.users.{id}.presence", 2, user_id="anna", time=datetime(2026, 1, 5, tzinfo=UTC)
+)
+sample_event("v2.users.{id}.presence", presenceDefinition={"systemPresence": "BUSY"}, message=...)
+with TestBridge(bridge, settings=Settings(lease_seconds=30), clock=ManualClock()) as tested:
+    assert_type(tested, TestBridge)
+    assert_type(tested.process(republish(sample)), Result)
+    assert_type(tested.deliver(sample), list[Result])
+    assert_type(tested.errors, list[Exception])
+    tested.clock.advance(30)
+    with tested.database() as db:
+        assert_type(db, sqlite3.Connection)
+    tested.lambda_handler(sqs_event(sample, redelivery(sample)), LambdaContext())
+assert_type(event_of(sample), Event)

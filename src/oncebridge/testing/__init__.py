@@ -1,11 +1,13 @@
 """For tests of handlers, and of ledgers.
 
-For handlers: `samples` (made-up events by topic), `deliveries` (repeated and wrapped as AWS does) and `clock`. For
-ledgers of your own: `ledger_contract` (the rules that every ledger keeps, as tests; needs pytest) and `faults`.
+For handlers: `samples` (made-up events by topic), `deliveries` (repeated and wrapped as AWS does), `bridge` (one that
+raises what handlers raise), `clock` and `pytest_plugin`. For ledgers of your own: `ledger_contract` (the rules that
+every ledger keeps, as tests; needs pytest) and `faults`.
 """
 
 from __future__ import annotations
 
+from oncebridge.testing.bridge import TestBridge, event_of
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.deliveries import (
     LambdaContext,
@@ -22,6 +24,8 @@ from oncebridge.testing.samples import sample_event, sample_topics
 __all__ = [
     "LambdaContext",
     "ManualClock",
+    "TestBridge",
+    "event_of",
     "kinesis_event",
     "message_id",
     "redelivery",
