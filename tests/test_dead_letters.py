@@ -118,7 +118,7 @@ def test_a_limit_takes_the_oldest(program):
     letters = program.bridge.dead_letters
     everything = [*letters.list()]
     assert [*letters.list(limit=2)] == everything[:2]
-    assert [*letters.list(limit=9)] == everything
+    assert [*letters.list(limit=9)] == [*letters.list(limit=10**30)] == everything
     for wrong in (0, -1, True, "2"):
         with pytest.raises(ConfigurationError, match="limit: expected a number from 1"):
             letters.list(limit=wrong)
@@ -134,6 +134,7 @@ def test_keys_are_a_filter_like_any_other(program):
     assert len([*letters.list(keys=[program.result.key], limit=1)]) == 1
     assert not [*letters.list(keys=[program.result.key], reason="unreadable")]
     assert not [*letters.list(keys=[program.result.key], since=timedelta(hours=-1))]
+    assert len([*letters.list(since=timedelta.max, until=timedelta.min)]) == 3
     for keys in (NO_KEY, ["nonsense"], [NO_KEY]):
         with pytest.raises(ConfigurationError, match=r"expected a list of keys|is no key|no dead letter under"):
             letters.list(keys=keys)

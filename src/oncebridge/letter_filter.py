@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: A time with its zone; how long ago, as a difference or as text such as `30m`, `2h` or `3d`; or an ISO time as text.
 Moment: TypeAlias = "datetime | timedelta | str"
 
+_MOST: Final = 2**62  # more than any ledger has, and less than a database's largest number
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"(?:\d{1,6}[smhd])+", re.ASCII)
@@ -79,7 +80,7 @@ def read_filters(
             reason=reason,
             since_us=read_moment("since", since, now_us),
             until_us=read_moment("until", until, now_us),
-            limit=limit,
+            limit=None if limit is None else min(limit, _MOST),
         ),
     )
 
@@ -102,7 +103,7 @@ def read_moment(name: str, moment: Moment | None, now_us: int) -> int | None:
     if moment is None:
         return None
     if isinstance(moment, timedelta):
-        return max(0, now_us - moment // timedelta(microseconds=1))
+        return min(max(0, now_us - moment // timedelta(microseconds=1)), _MOST)
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise ConfigurationError(

@@ -1,13 +1,15 @@
 """`oncebridge dead`: list, show, redrive, discard; what a dead letter holds is shown only to whoever asks for it."""
 
 import json
+import signal
 from collections import Counter
 from datetime import datetime
 
 import pytest
 
 import payloads
-from cli.test_terminal import OURS, in_terminal
+from cli.conftest import PATIENCE_SECONDS
+from cli.test_terminal import OURS, in_terminal, terminal
 
 LEDGER = "sqlite:///once.db"
 LETTER_FIELDS = [
@@ -211,6 +213,19 @@ def test_a_terminal_is_asked(cli, bury, facts, command):
     assert cli.statuses()["dead"] == 1
     assert "[y/N]" not in in_terminal(cli, *arguments, "--yes", answer="n")
     assert "dead" not in cli.statuses()
+
+
+@pytest.mark.parametrize("command", ["discard", "redrive"])
+def test_ctrl_c_ends_the_question(cli, bury, facts, command):
+    """At the question Ctrl-C ends the command at once, and nothing is changed."""
+    bury(facts(1))
+    arguments = ["dead", command, "--all", "--ledger", LEDGER]
+    arguments += ["--handler", "hooks:note"] if command == "redrive" else []
+    with terminal(cli, *arguments) as (process, read_until):
+        read_until(b"[y/N]")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == 130
+    assert cli.statuses() == {"dead": 1}
 
 
 # --- keys ----------------------------------------------------------------------------------------------------

@@ -6,8 +6,7 @@ import pty
 import re
 import subprocess
 import sys
-import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -78,19 +77,12 @@ def look(shown, *, terminal=False):
     assert "\x1b" not in shown
 
 
-def in_terminal(cli, *arguments, columns=200, answer=None):
-    """Run a command in a terminal of its own, and return what that would show; an answer is typed ahead."""
+@contextmanager
+def terminal(cli, *arguments, columns=200, answer=None, stdin=True):
+    """Run a command in a terminal of its own; yield its process, and a function that reads up to some words."""
     ours, theirs = pty.openpty()
     if answer is not None:
         os.write(ours, answer.encode() + b"\n")
-    shown = []
-
-    def read():
-        with suppress(OSError):  # the other side is closed
-            while data := os.read(ours, 65_536):
-                shown.append(data)
-
-    reader = threading.Thread(target=read)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(cli.folder),
@@ -101,18 +93,36 @@ def in_terminal(cli, *arguments, columns=200, answer=None):
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     command = subprocess.Popen(
         [sys.executable, "-m", "oncebridge", *arguments],
-        stdin=subprocess.DEVNULL if answer is None else theirs,
+        stdin=theirs if stdin else subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
         cwd=cli.folder,
         env=environment,
     )
     os.close(theirs)
-    reader.start()
-    command.wait(PATIENCE_SECONDS)
-    reader.join()
-    os.close(ours)
-    return b"".join(shown).decode(errors="backslashreplace")
+    shown = b""
+
+    def read_until(words=None):
+        nonlocal shown
+        with suppress(OSError):  # the other side is closed
+            while (words is None or words not in shown) and (data := os.read(ours, 65_536)):
+                shown += data
+        return shown
+
+    try:
+        yield command, read_until
+    finally:
+        command.kill()
+        command.wait(PATIENCE_SECONDS)
+        os.close(ours)
+
+
+def in_terminal(cli, *arguments, columns=200, answer=None):
+    """Run a command in a terminal to its end, and return what that would show; an answer is typed ahead."""
+    with terminal(cli, *arguments, columns=columns, answer=answer, stdin=answer is not None) as (command, read_until):
+        shown = read_until()
+        command.wait(PATIENCE_SECONDS)
+    return shown.decode(errors="backslashreplace")
 
 
 def test_no_command_lets_an_event_drive_the_terminal(cli, file):

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 
 from oncebridge.claim import Outcome, Verdict
+from oncebridge.cli.letter_output import (
+    letter_as_dict,
+    raw_text,
+    write_counts,
+    write_letter,
+    write_letters,
+    write_overview,
+)
 from oncebridge.cli.output import (
     confirmed,
-    iso_time,
     progress_bar,
     results,
     say,
-    write_fields,
     write_json,
     write_table,
     write_text,
@@ -40,19 +45,16 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.letter_filter import EPOCH, is_any_given, read_moment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from oncebridge.bridge import Bridge
-    from oncebridge.deadletters import DeadLetter, LetterCount
+    from oncebridge.deadletters import DeadLetter
     from oncebridge.engine.result import Result
     from oncebridge.letter_filter import Filters
 
 EXIT_STILL_DEAD: Final = 1
 EXIT_DECLINED: Final = 1
-#: A terminal shows as many letters and groups of them, unless a limit is given; a pipe gets all.
-SHOWN_MAX: Final = 50
-GROUPS_MAX: Final = 10
 #: So much of a reason is in a question, which has to fit one line.
 REASON_ASKED: Final = 30
 
@@ -95,14 +97,14 @@ def list_(
             *bridge.dead_letters.list(**_filters(bridge, keys, topic, reason, since=since, until=until, limit=limit))
         ]
     if counts:
-        _write_counts(count_letters(letters), json=json)
+        write_counts(count_letters(letters), json=json)
     elif json:
         for letter in letters:
-            write_json(_as_dict(letter))
+            write_json(letter_as_dict(letter))
     elif not results.is_terminal:
-        _write_letters(letters)
+        write_letters(letters)
     else:
-        _write_overview(letters, limited=limit is not None)
+        write_overview(letters, limited=limit is not None)
 
 
 @app.command()
@@ -121,11 +123,11 @@ def show(
         raise ConfigurationError(f"no dead letter under {key}; see: oncebridge dead list")
     for number, letter in enumerate(letters):
         if json:
-            write_json({**_as_dict(letter), "detail": letter.detail, "raw": _raw_text(letter)})
+            write_json({**letter_as_dict(letter), "detail": letter.detail, "raw": raw_text(letter)})
         else:
             if number:
                 write_text("")
-            _write_letter(letter)
+            write_letter(letter)
     if not json:
         options = _options(ledger, settings)
         to = f" --handler {handler or 'MODULE:BRIDGE'}"
@@ -158,19 +160,14 @@ def redrive(
         if handler is not None:
             raise without_handlers(handler)
         raise ConfigurationError("--handler: name the Bridge or the function to redrive to, or set up sinks")
-    with opened(bridge):
+    with bridge:
         letters = _chosen(
             bridge, _filters(bridge, keys, topic, reason, since=since, until=until, limit=limit), every=every
         )
-        _ask("redrive", letters, yes=yes)
-        with progress_bar() as bar:
-            results: list[Result] = []
-            patient = True
-            for letter in bar.track(letters, description="redriving"):
-                results.append(_until_settled(bridge, letter, force=force, patient=patient))
-                # Where one could not be waited for, the others are tried once: they may have the same receiver.
-                patient = patient and (results[-1].acknowledged or results[-1].outcome is None)
-    _report(results, json=json)
+        _ask("redrive", letters, yes=yes)  # before signals mean an orderly stop: Ctrl-C has to end the question
+        with opened(bridge), progress_bar() as bar:
+            ends = _redriven(bridge, bar.track(letters, description="redriving"), force=force)
+    _report(ends, json=json)
 
 
 @app.command()
@@ -196,8 +193,18 @@ def discard(
         )
         _ask("discard", letters, yes=yes)
         with progress_bar() as bar:
-            results = [bridge.dead_letters.discard(letter) for letter in bar.track(letters, description="discarding")]
-    _report(results, json=json)
+            ends = [bridge.dead_letters.discard(letter) for letter in bar.track(letters, description="discarding")]
+    _report(ends, json=json)
+
+
+def _redriven(bridge: Bridge, letters: Iterable[DeadLetter], *, force: bool) -> list[Result]:
+    ends: list[Result] = []
+    patient = True
+    for letter in letters:
+        ends.append(_until_settled(bridge, letter, force=force, patient=patient))
+        # Where one could not be waited for, the others are tried once: they may have the same receiver.
+        patient = patient and (ends[-1].acknowledged or ends[-1].outcome is None)
+    return ends
 
 
 def _until_settled(bridge: Bridge, letter: DeadLetter, *, force: bool, patient: bool) -> Result:
@@ -260,23 +267,6 @@ def _report(results: list[Result], *, json: bool) -> None:
         raise typer.Exit(EXIT_STILL_DEAD)
 
 
-def _as_dict(letter: DeadLetter) -> dict[str, Any]:
-    """Write a dead letter for JSON output, without what it holds."""
-    return {
-        "key": letter.key,
-        "handler": letter.handler,
-        "status": letter.status,
-        "topic": letter.topic,
-        "time_ms": letter.time_ms,
-        "id": letter.envelope_id,
-        "attempts": letter.attempts,
-        "changed_ms": letter.changed_ms,
-        "retry_at_ms": letter.retry_at_ms,
-        "lease_until_ms": letter.lease_until_ms,
-        "reason": letter.reason or None,
-    }
-
-
 def _filters(
     bridge: Bridge,
     keys: list[str] | None,
@@ -303,88 +293,7 @@ def _moment(bridge: Bridge, option: str, text: str | None) -> datetime | None:
     return None if time_us is None else EPOCH + timedelta(microseconds=time_us)
 
 
-# --- what is shown -----------------------------------------------------------------------------------
-
-
-def _write_letters(letters: Sequence[DeadLetter]) -> None:
-    rows = [
-        (letter.key, _second(letter.changed_ms), letter.topic or "?", letter.handler, letter.attempts, letter.reason)
-        for letter in letters
-    ]
-    columns = ("key", "since", "topic", "handler", "attempts", "reason")
-    write_table(columns, rows, empty="no dead letters", below=("topic", "handler", "reason"))
-
-
-def _write_overview(letters: Sequence[DeadLetter], *, limited: bool) -> None:
-    """Show a person how many there are of what, and then the first of them."""
-    if not limited and len(letters) > 1:
-        groups = count_letters(letters)
-        _write_counts(groups[:GROUPS_MAX], json=False)
-        if len(groups) > GROUPS_MAX:
-            say(f"and {len(groups) - GROUPS_MAX:,} more kinds: oncebridge dead list --counts")
-        write_text("")
-    shown = letters if limited else letters[:SHOWN_MAX]
-    _write_letters(shown)
-    if len(shown) < len(letters):
-        say(
-            f"the oldest {len(shown):,} of {len(letters):,}; --limit {len(letters)} shows all, --since 1h those of the "
-            "last hour"
-        )
-
-
-def _write_counts(groups: Sequence[LetterCount], *, json: bool) -> None:
-    if json:
-        for group in groups:
-            write_json(group)
-        return
-    rows = [
-        (group.number, group.reason, group.topic or "?", _second(group.oldest_ms), _second(group.newest_ms))
-        for group in groups
-    ]
-    columns = ("number", "reason", "topic", "oldest", "newest")
-    write_table(columns, rows, empty="no dead letters", below=("reason", "topic"))
-
-
-def _write_letter(letter: DeadLetter) -> None:
-    """Show one letter: why, since when and of what first, then the error and the payload."""
-    again = {"retry at": letter.retry_at_ms, "lease until": letter.lease_until_ms}
-    write_fields({
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-        "status": letter.status.value,
-        "since": iso_time(letter.changed_ms * 1000),
-        **{name: iso_time(ms * 1000) for name, ms in again.items() if ms},
-        "topic": letter.topic or "unknown",
-        "event time": "none" if letter.time_ms is None else iso_time(letter.time_ms * 1000),
-        "handler": letter.handler or "the one without a name, or none yet",
-        "envelope id": letter.envelope_id or "none",
-        "key": letter.key,
-    })  # fmt: skip
-    if letter.detail:
-        write_text("")
-        write_text(f"error:\n{letter.detail.rstrip()}")
-    raw = letter.raw or b""
-    write_text("")
-    write_text(f"payload, {len(raw):,} bytes:\n{_pretty(letter) if results.is_terminal else _raw_text(letter)}")
-
-
-def _raw_text(letter: DeadLetter) -> str:
-    return (letter.raw or b"").decode(errors="backslashreplace")
-
-
-def _pretty(letter: DeadLetter) -> str:
-    """Write a payload over several lines for a person, if it is JSON; numbers and repeated names stay as they came."""
-    try:
-        return msgspec.json.format(letter.raw or b"", indent=2).decode()
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _raw_text(letter)
-
-
 def _options(ledger: str | None, settings: str | None) -> str:
     """Repeat the options that name the ledger, for the next command; a URL may hold a password, and is not shown."""
     named = "" if ledger is None else f" --ledger {'URL' if '@' in ledger else ledger}"
     return named + ("" if settings is None else f" --settings {settings}")
-
-
-def _second(ms: int) -> str:
-    return (EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%dT%H:%M:%SZ")
