@@ -196,7 +196,7 @@ def test_show_is_readable(cli, bury, facts):
     pretty = shown[start + 1 : shown.index("next, once its cause is gone:")]
     assert len(pretty) > 10
     assert json.loads("".join(line.strip() for line in pretty)) == facts(1, note="\x1b[31m")[0]
-    assert f"  oncebridge dead redrive {letter['key']} --handler MODULE:BRIDGE --ledger {LEDGER}" in shown
+    assert f"  oncebridge dead redrive --ledger {LEDGER} {letter['key']} --handler MODULE:BRIDGE" in shown
 
 
 @pytest.mark.parametrize("command", ["discard", "redrive"])

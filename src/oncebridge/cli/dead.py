@@ -129,12 +129,11 @@ def show(
                 write_text("")
             write_letter(letter)
     if not json:
-        options = _options(ledger, settings)
-        to = f" --handler {handler or 'MODULE:BRIDGE'}"
+        to = " --handler MODULE:BRIDGE" if handler is None else ""
         say("next, once its cause is gone:")
-        say(f"  oncebridge dead redrive {key}{to}{options}")
+        say(f"  oncebridge dead redrive {key}{to}")
         say("or give it up for good:")
-        say(f"  oncebridge dead discard {key}{options}")
+        say(f"  oncebridge dead discard {key}")
 
 
 @app.command()
@@ -291,9 +290,3 @@ def _filters(
 def _moment(bridge: Bridge, option: str, text: str | None) -> datetime | None:
     time_us = read_moment(option, text, bridge.clock.now_us())
     return None if time_us is None else EPOCH + timedelta(microseconds=time_us)
-
-
-def _options(ledger: str | None, settings: str | None) -> str:
-    """Repeat the options that name the ledger, for the next command; a URL may hold a password, and is not shown."""
-    named = "" if ledger is None else f" --ledger {'URL' if '@' in ledger else ledger}"
-    return named + ("" if settings is None else f" --settings {settings}")
