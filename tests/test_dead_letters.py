@@ -24,7 +24,7 @@ class Program:
     def _handler(self, name):
         def handle(event):
             if name in self.failing:
-                raise PermanentError(f"no luck with {event.body}")
+                raise PermanentError from ValueError(f"no luck with {event.body}")
             self.effects.append((name, event.key))
 
         return handle

@@ -392,7 +392,7 @@ PASSING = [
     StopIteration(),
 ]
 PERMANENT = [
-    PermanentError("x"),
+    PermanentError(),
     Unmendable("x"),
     type("Sub", (Unmendable,), {})(),
     type("Own", (PermanentError,), {})(),
@@ -502,7 +502,8 @@ def test_odd_errors_are_kept(error, url):
 
 def test_reason_does_not_quote_the_error(make_bridge, ledger):
     """What an error says may quote the payload: it stays with the dead letter, where only a look at it shows it."""
-    bridge = make_bridge(failing(PermanentError(f"no such customer: {CANARIES['name']}")))
+    bridge = make_bridge()
+    bridge.on("*", permanent=(Unmendable,))(failing(Unmendable(f"no such customer: {CANARIES['name']}")))
     result = bridge.process(envelope(ACW))
     (entry,) = ledger.get(key_bytes(result.key))
     assert CANARIES["name"] not in result.reason + entry.reason
@@ -1327,7 +1328,7 @@ def test_log_holds_no_personal_data(caplog, make_bridge):
     """Log records carry keys, topics and verdicts, never what a payload or an error says, nor an id of a person."""
 
     def careless(event):
-        raise PermanentError(str(event.body))
+        raise PermanentError from ValueError(str(event.body))
 
     bridge = make_bridge()
     bridge.open()
@@ -1341,7 +1342,7 @@ def test_log_holds_no_personal_data(caplog, make_bridge):
         line = formatter.format(record)
         shown = f"{line} {record.getMessage()} {vars(record)} {record.exc_info}"
         assert [name for name, value in CANARIES.items() if value in shown] == []
-        assert json.loads(line)["key"].startswith("ob1_")
+        assert record.levelno == logging.DEBUG or json.loads(line)["key"].startswith("ob1_")
         assert "\n" not in line
 
 

@@ -53,6 +53,7 @@ ORDER = [
     "engine.reader",
     "engine.runs",
     "engine.claimer",
+    "engine.error_text",
     "engine.loop",
     "engine.runner",
     "engine.letter_room",

@@ -502,7 +502,7 @@ def test_metrics_hold_no_personal_data(capsys):
     """Neither what a payload, an error or a topic's name says, nor a key, an id or a conversation is in any metric."""
 
     def careless(event):
-        raise PermanentError(str(event.body))
+        raise PermanentError from ValueError(str(event.body))
 
     watched = Watched(careless)
     hand_made = [in_envelope({"eventId": "e-1"}, detail_type=f"call of {CANARIES['phone']}")]

@@ -93,7 +93,7 @@ def test_a_repr_shows_no_payload():
     def handle(event):
         shown.append(repr(event))
         shown.append(f"{event}")
-        raise PermanentError(str(event.body))
+        raise PermanentError from ValueError(str(event.body))
 
     with Bridge("memory://") as bridge:
         bridge.on("*")(handle)

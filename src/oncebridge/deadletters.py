@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from oncebridge.claim import Ask, Outcome, Status, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.limits import GOES_ON
-from oncebridge.engine.result import Result, joined, reason_for
-from oncebridge.engine.task import Ended, Task
+from oncebridge.engine.result import Result, joined, reason_for, with_error
+from oncebridge.engine.task import Ended, Task, results_of
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_text, unreadable_key
 from oncebridge.ledgers.protocol import longest_unchanged
@@ -245,21 +245,21 @@ class DeadLetters:
             # Always under the letter's own key: a conflict's key is not the event's, and profiles may have changed.
             shared_ms = task.ask.shared_ms if task.ask.key == entry.key else None
             task.ask = replace(task.ask, key=entry.key, shared_ms=shared_ms, home=entry.home, redrive=True, force=force)
-        flow.process([delivery], limits=GOES_ON)
-        if nobodys and delivery.result.acknowledged:
+        (result,) = results_of([delivery], flow.process([delivery], limits=GOES_ON))
+        if nobodys and result.acknowledged:
             self._discard(entry)  # it goes on under the key of the event that it turned out to be
-        return delivery.result
+        return result
 
     def _redrive_each(self, flow: Flow, entry: Entry, parts: Sequence[bytes]) -> Result:
         """Try each of the deliveries from one request that were unreadable at the time."""
         deliveries = [flow.read(raw) for raw in parts]
         stills = [_still_dead(entry, delivery, nobodys=True) for delivery in deliveries]
-        flow.process([delivery for delivery, still in zip(deliveries, stills, strict=True) if still is None])
-        pairs = zip(deliveries, stills, strict=True)
-        result = joined([delivery.result if still is None else still for delivery, still in pairs])
+        tried = [delivery for delivery, still in zip(deliveries, stills, strict=True) if still is None]
+        results = iter(results_of(tried, flow.process(tried)))
+        result = joined([next(results) if still is None else still for still in stills])
         if not any(stills) and result.acknowledged:
             self._discard(entry)
-        return replace(result, key=key_text(entry.key))
+        return with_error(replace(result, key=key_text(entry.key)), result.error)
 
     # --- discard -------------------------------------------------------------------------------------
 

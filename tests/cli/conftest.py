@@ -100,7 +100,7 @@ def fail(event):
 
 def refuse(event):
     append("tries", mark(event))
-    raise PermanentError(f"never with {event.body}")
+    raise PermanentError from ValueError(f"never with {event.body}")
 
 
 def die(event, way):

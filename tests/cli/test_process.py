@@ -680,6 +680,7 @@ def test_each_move_is_one_json_record(cli, facts):
     moves = Counter((record["move"], record.get("verdict"), record.get("outcome")) for record in first.records)
     assert moves == {
         ("claimed", "fresh", None): 6, ("settled", "fresh", "retry"): 3, ("settled", "fresh", "done"): 3,
+        ("failed", "fresh", None): 3,
         ("claimed", "dead", None): 1, ("settled", "dead", "dead"): 1,
     }  # fmt: skip
     assert all({"time", "level", "key", "reason", "attempt"} <= set(record) for record in first.records)

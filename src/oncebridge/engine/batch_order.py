@@ -90,3 +90,22 @@ class BatchOrder:
                 self._following.append((kind, task))
             else:
                 task.result = self._as_twin(task, first)
+
+
+def chains(tasks: list[Task]) -> list[list[Task]]:
+    """Return tasks by their lease: the states of an entity run one after the other."""
+    found: dict[int, list[Task]] = {}
+    for task in tasks:
+        found.setdefault(id(task.lease), []).append(task)
+    return list(found.values())
+
+
+def waves(tasks: list[Task]) -> list[list[Task]]:
+    """Return the first tasks of all leases, then the second ones, and so on."""
+    found: list[list[Task]] = []
+    for chain in chains(tasks):
+        for place, task in enumerate(chain):
+            if place == len(found):
+                found.append([])
+            found[place].append(task)
+    return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from oncebridge.claim import Answer, Outcome, Verdict, judge, newest_of
-from oncebridge.engine.batch_order import BatchOrder
+from oncebridge.engine.batch_order import BatchOrder, chains, waves
 from oncebridge.engine.claimer import Claimer, LeaseExtender
 from oncebridge.engine.completer import BatchCompleter, SettleTime
 from oncebridge.engine.joining import join_unreadable
@@ -22,7 +22,7 @@ from oncebridge.engine.letter_room import LetterRoom
 from oncebridge.engine.limits import USUAL, BatchLimits
 from oncebridge.engine.reader import Reader
 from oncebridge.engine.result import Result, reason_for
-from oncebridge.engine.runner import HandlerRunner, check_transaction, group_for_send_many
+from oncebridge.engine.runner import HandlerRunner, check_transaction, escapes, group_for_send_many
 from oncebridge.engine.runs import Run, Runs
 from oncebridge.engine.side_by_side import Handling, is_one_of_ours, run_side_by_side
 from oncebridge.engine.task import (
@@ -37,12 +37,15 @@ from oncebridge.engine.task import (
     move_of,
     result_as,
     result_from,
+    results_of,
     stopped,
+    who,
     withhold,
 )
-from oncebridge.engine.waiting import CALL_TRIES, busy_wait_us
+from oncebridge.engine.waiting import CALL_TRIES, busy_wait_us, give_up, is_busy
 from oncebridge.identity import key_text
 from oncebridge.ledgers.protocol import SettlesAhead
+from oncebridge.telemetry.failures import FailureLog
 
 if TYPE_CHECKING:
     import threading
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
     from oncebridge.breaker import Breaker
     from oncebridge.clock import Clock
     from oncebridge.engine.completer import Settled
-    from oncebridge.engine.task import Lease
+    from oncebridge.engine.task import At, Lease
     from oncebridge.event import Event
     from oncebridge.handlers import Handler, Handlers
     from oncebridge.ledgers.protocol import Ledger
@@ -99,7 +102,8 @@ class Flow:
         self.reader = Reader(secret, handlers=handlers, profiles=profiles, settings=settings, on_unhandled=on_unhandled)
         self._claimer = self.claimer(self._lease_us)
         self._extender = LeaseExtender(ledger, breaker, clock, lease_us=self._lease_us, handler_timeout_us=timeout_us)
-        self._runner = HandlerRunner(ledger, settings.retry, timeout_us)
+        self._runner = HandlerRunner(ledger, settings)
+        self.failures = FailureLog(telemetry, clock, log_errors=settings.log_errors)
         self._ahead = ledger if isinstance(ledger, SettlesAhead) else None
         self._settle_time = SettleTime(int(settings.settle_within_seconds * 1_000_000))
         self.letter_room = LetterRoom(ledger, clock, telemetry, settings)
@@ -127,8 +131,8 @@ class Flow:
             join_unreadable(deliveries, requests, self.secret)
         tasks = [task for delivery in deliveries for task in delivery.tasks]
         # Unreadable deliveries of one request may share a task.
-        self._bring_to_results(list(dict.fromkeys(tasks)) if requests else tasks, give_up_us, run)
-        return [delivery.result for delivery in deliveries]
+        errors = self._bring_to_results(list(dict.fromkeys(tasks)) if requests else tasks, give_up_us, run)
+        return results_of(deliveries, errors) if errors else [delivery.result for delivery in deliveries]
 
     def read(self, raw: Any) -> Delivery:
         """Parse and identify one delivery, and find the handlers that take it."""
@@ -136,18 +140,19 @@ class Flow:
 
     def process(
         self, deliveries: Iterable[Delivery], *, busy_wait_seconds: float = 0, limits: BatchLimits = USUAL
-    ) -> None:
-        """Bring deliveries to a result; those that have one are tried again unless it is final."""
+    ) -> dict[At, BaseException]:
+        """Bring deliveries to a result, those that have one again unless it is final; return what handlers raised."""
         tasks = [task for delivery in deliveries for task in delivery.tasks if not is_over(task)]
         for task in tasks:
             task.result, task.withheld = task.withheld, None
         give_up_us = self.clock.monotonic_us() + int(busy_wait_seconds * 1_000_000)
-        self._run(limits, partial(self._bring_to_results, tasks, give_up_us))
+        return self._run(limits, partial(self._bring_to_results, tasks, give_up_us))
 
-    def _bring_to_results(self, tasks: list[Task], give_up_us: int, run: Run) -> None:
+    def _bring_to_results(self, tasks: list[Task], give_up_us: int, run: Run) -> dict[At, BaseException]:
         self._rounds(tasks, give_up_us, run)
         if self._copiers:
             self._send_on(tasks, give_up_us, run)
+        return {} if run.errors is None else run.take_errors()
 
     def send_on(self, tasks: list[Task]) -> None:
         """Send dead letters to the queues and buses beside the ledger; an unsent one is not acknowledged."""
@@ -220,6 +225,7 @@ class Flow:
     def _end_background(self) -> None:
         self._extender.close()
         self._runner.close()
+        self.failures.close()
 
     # --- rounds --------------------------------------------------------------------------------------
 
@@ -241,10 +247,10 @@ class Flow:
                     task.result = stopped(task)
                 return
             self._round(asked, order, run)
-            busy = [task for task in asked if _is_busy(task)]
+            busy = [task for task in asked if is_busy(task)]
             order.move_up()
             if busy and len(busy) == len(order.front()) and not self._waited(busy, give_up_us):
-                _give_up(busy, order.waiting)
+                give_up(busy, order.waiting)
                 order.move_up()
 
     def _as_twin(self, task: Task, first: Task) -> Result:
@@ -320,14 +326,14 @@ class Flow:
         """Bring granted tasks to their ends, in order of arrival."""
         concurrency = self._concurrency(completer.run)
         if self._sends_many:
-            for wave in _waves(tasks):
+            for wave in waves(tasks):
                 self._run_wave(wave, completer, concurrency)
         elif concurrency == 1 or len(tasks) == 1:
             now_us = self.clock.monotonic_us()
             for task in tasks:
                 now_us = self._run_one(task, now_us, completer)
         else:
-            run_side_by_side([self._handling(chain, completer) for chain in _chains(tasks)], concurrency)
+            run_side_by_side([self._handling(chain, completer) for chain in chains(tasks)], concurrency)
 
     def _run_wave(self, tasks: list[Task], completer: BatchCompleter, concurrency: int) -> None:
         """Run tasks of which no two share a lease; tasks for one sink share a few calls."""
@@ -360,12 +366,24 @@ class Flow:
         if handler.wants_transaction and lease.newest is not None:
             completer.write_through()  # the ends before it in its chain, since the transaction settles this one
         given = self._event_for(task) if task.copy is None else task.copy
-        ended, escaping = self._runner.run(handler, given, task, run.limits.attempts if task.copy is None else None)
+        ended, error = self._runner.run(handler, given, task, run.limits.attempts if task.copy is None else None)
         now_us = self.clock.monotonic_us()
         self._end(task, ended, now_us, now_us - started_us, completer)
-        if escaping is not None and run.limits.escapes:
-            raise escaping
+        if error is not None:
+            self._note_failure(task, error, run)
+            error = None  # this frame is one of its traceback's
         return now_us
+
+    def _note_failure(self, task: Task, error: BaseException, run: Run) -> None:
+        """Keep a handler's exception for its result, and log it; raise one that ends more than its handler."""
+        run.failed(task.at, error)
+        ended = task.ended
+        assert ended is not None
+        if ended.outcome is not Outcome.DEAD:  # that is reported once the letter is kept
+            move = move_of("failed", task, ended.reason)
+            self.failures.failed(move, who(task), type(error).__name__, place=ended.place, detail=ended.detail)
+        if run.limits.escapes and escapes(error):
+            raise error
 
     def _ended_untried(self, task: Task, completer: BatchCompleter) -> bool:
         """End a task whose handler must not be called, or leave one whose lease is lost; False if neither applies."""
@@ -420,12 +438,13 @@ class Flow:
         if not ready:
             return
         events, claims = [self._event_for(task) for task in ready], [claim_of(task) for task in ready]
-        ends, escaping = self._runner.run_many(handler, events, claims, limits.attempts)
+        worked = self._runner.run_many(handler, events, claims, limits.attempts)
         now_us = self.clock.monotonic_us()
-        ends = [self.letter_room.checked(task, ended) for task, ended in zip(ready, ends, strict=True)]
+        ends = [self.letter_room.checked(task, ended) for task, (ended, _) in zip(ready, worked, strict=True)]
         completer.end_together(ready, ends, now_us, now_us - started_us)
-        if escaping is not None and limits.escapes:
-            raise escaping
+        for task, (_, error) in zip(ready, worked, strict=True):
+            if error is not None:
+                self._note_failure(task, error, completer.run)
 
     def _event_for(self, task: Task) -> Event:
         """Return the event as its handler gets it: its body unchanged, with the claim's token and attempt."""
@@ -444,55 +463,22 @@ class Flow:
         for task, ok in settled:
             ended = task.ended
             assert ended is not None
-            outcome = ended.outcome
-            if ok and outcome in (Outcome.ECHO, Outcome.STALE):
+            outcome, reason = ended.outcome, ended.reason
+            if not ok:
+                outcome, reason = Outcome.RETRY, "its claim was taken over while its handler ran; to be looked at again"
+            elif outcome is not Outcome.DONE and outcome in (Outcome.ECHO, Outcome.STALE):
                 assert task.answer is not None
                 task.result = result_from(task, task.answer)
                 continue
-            reason = ended.reason
-            if not ok:
-                outcome, reason = Outcome.RETRY, "its claim was taken over while its handler ran; to be looked at again"
             verdict = task.reported_verdict or Verdict.FRESH
             task.result = result_as(task, verdict, outcome, reason, retry_in_us=ended.retry_in_us)
-            if self._listening:
+            if self._listening or outcome is Outcome.DEAD:
                 move = "settled" if ok else "lost"
-                self.telemetry.record(move_of(move, task, reason, outcome=outcome, duration_ms=task.took_us / 1000))
-
-
-def _is_busy(task: Task) -> bool:
-    """Return whether another worker holds a task's event or entity."""
-    answer = task.answer
-    return task.result is None and answer is not None and answer.verdict is Verdict.BUSY and answer.busy_us > 0
-
-
-def _give_up(busy: list[Task], waiting: list[Task]) -> None:
-    """Hand back busy tasks, and the states behind them: none may overtake a busy one."""
-    in_the_way: dict[bytes | None, Answer | None] = {
-        task.ask.entity: task.answer for task in busy if task.ask.entity is not None
-    }
-    for task in busy + [task for task in waiting if task.ask.entity in in_the_way and not _is_busy(task)]:
-        task.answer = answer = in_the_way.get(task.ask.entity) or task.answer
-        assert answer is not None
-        task.result = result_from(task, answer, retry_in_us=answer.busy_us)
-
-
-def _chains(tasks: list[Task]) -> list[list[Task]]:
-    """Return tasks by their lease: the states of an entity run one after the other."""
-    chains: dict[int, list[Task]] = {}
-    for task in tasks:
-        chains.setdefault(id(task.lease), []).append(task)
-    return list(chains.values())
-
-
-def _waves(tasks: list[Task]) -> list[list[Task]]:
-    """Return the first tasks of all leases, then the second ones, and so on."""
-    waves: list[list[Task]] = []
-    for chain in _chains(tasks):
-        for place, task in enumerate(chain):
-            if place == len(waves):
-                waves.append([])
-            waves[place].append(task)
-    return waves
+                made = move_of(move, task, reason, outcome=outcome, duration_ms=task.took_us / 1000)
+                if outcome is Outcome.DEAD:
+                    self.failures.kept(made, who(task), place=ended.place, detail=ended.detail)
+                else:
+                    self.telemetry.record(made)
 
 
 def _leases(tasks: list[Task]) -> list[Lease]:

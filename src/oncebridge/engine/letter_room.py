@@ -6,14 +6,16 @@ import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from oncebridge import forks
 from oncebridge.claim import Outcome
-from oncebridge.engine.task import Ended, move_of
+from oncebridge.engine.task import move_of
 from oncebridge.ledgers.protocol import Query
 
 if TYPE_CHECKING:
     from oncebridge.clock import Clock
-    from oncebridge.engine.task import Task
+    from oncebridge.engine.task import Ended, Task
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
@@ -50,7 +52,7 @@ class LetterRoom:
         if ended.outcome is not Outcome.DEAD or task.ask.redrive or task.copy is not None or self.is_there():
             return ended
         self._telemetry.record(move_of("refused", task, self.words, outcome=Outcome.RETRY))
-        return Ended(outcome=Outcome.RETRY, reason=self.words, detail=ended.detail, retry_in_us=AGAIN_IN_US)
+        return replace(ended, outcome=Outcome.RETRY, reason=self.words, retry_in_us=AGAIN_IN_US)
 
     @property
     def words(self) -> str:

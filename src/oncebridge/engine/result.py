@@ -41,6 +41,39 @@ class Result(msgspec.Struct, frozen=True, gc=False):
         """Whether the delivery may be acknowledged: its event is settled for good, durably."""
         return _column(self.verdict, self.outcome) != "retrying"
 
+    @property
+    def error(self) -> BaseException | None:
+        """The exception that its handler raised, with its traceback; None if it raised none.
+
+        It may hold personal data, so it is part of neither the repr nor JSON.
+        """
+        return None
+
+
+class FailedResult(Result, frozen=True, dict=True, gc=True):
+    """The result of a delivery whose handler has raised an exception.
+
+    An exception refers to the frames of all its callers, and so to this result: only with `gc` does that circle end.
+    """
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception."""
+        error: BaseException | None = self.__dict__.get(_ERROR)
+        return error
+
+
+_ERROR: Final = "_error"  # no field: neither shown nor written
+
+
+def with_error(result: Result, error: BaseException | None) -> Result:
+    """Add to a result the exception that its handler raised, if it did."""
+    if error is None:
+        return result
+    failed = FailedResult(*[getattr(result, name) for name in result.__struct_fields__])
+    failed.__dict__[_ERROR] = error
+    return failed
+
 
 @lru_cache  # there are few, and every delivery asks several times
 def _column(verdict: Verdict, outcome: Outcome | None) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from oncebridge import forks
 from oncebridge.breaker import Open
 from oncebridge.claim import Claim, Outcome
+from oncebridge.engine.error_text import ErrorText, place_of
 from oncebridge.engine.loop import LoopThread
 from oncebridge.engine.task import Ended, claim_of, done_settlement
 from oncebridge.errors import (
@@ -20,7 +20,6 @@ from oncebridge.errors import (
     LedgerUnavailable,
     PermanentError,
     RetryLater,
-    SaysWhy,
 )
 from oncebridge.handler_signature import name_of
 from oncebridge.handlers import SendsMany, uncalled
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from oncebridge.event import Event
     from oncebridge.handlers import Handler, LetterCopy
     from oncebridge.ledgers.protocol import Ledger
-    from oncebridge.retry import RetryPolicy
+    from oncebridge.settings import Settings
 
 
 AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a message hidden
@@ -46,7 +45,7 @@ AGAIN_SECONDS_MAX: Final = 7 * 24 * 3600.0  # longer than any queue keeps a mess
 BEHIND_OTHERS_US: Final = 500_000
 
 
-#: How a handler ended, and its exception, if that must end more than its call.
+#: How a handler ended, and the exception that it raised, if any.
 Worked: TypeAlias = "tuple[Ended, BaseException | None]"
 
 _WELL: Final[Worked] = Ended(outcome=Outcome.DONE, reason="first delivery of this event"), None
@@ -70,11 +69,12 @@ def check_transaction(handler: Handler, ledger: Ledger) -> None:
 class HandlerRunner:
     """Calls handlers."""
 
-    def __init__(self, ledger: Ledger, retry: RetryPolicy, handler_timeout_us: int) -> None:
-        """Take what handler calls need; `retry` is for handlers that have no policy of their own."""
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        """Take what handler calls need; handlers may have a retry policy of their own."""
         self._ledger = ledger
-        self._retry = retry
-        self.loop = LoopThread(handler_timeout_us / 1_000_000)
+        self._retry = settings.retry
+        self._error_text = ErrorText(settings)
+        self.loop = LoopThread(settings.handler_timeout_seconds)
 
     def run(self, handler: Handler, event: Event | LetterCopy, task: Task, attempts: int | None) -> Worked:
         """Call the handler once; `attempts` is the sender's limit, if that is lower than ours.
@@ -103,7 +103,7 @@ class HandlerRunner:
 
     def run_many(
         self, handler: Handler, events: Sequence[Event], claims: Sequence[Claim], attempts: int | None
-    ) -> tuple[list[Ended], BaseException | None]:
+    ) -> list[Worked]:
         """Call `send_many` once; each event ends by its own entry in the returned list."""
         assert isinstance(handler.function, SendsMany)
         generation = forks.generation()
@@ -116,11 +116,10 @@ class HandlerRunner:
             errors = [_own_error(raised, handler, generation)] * len(events)
         if forks.generation() != generation:
             raise BatchOfParent
-        ends = [self._ended(handler, claim, error, attempts) for claim, error in zip(claims, errors, strict=True)]
-        return ends, next((error for error in errors if _escaping(error) is not None), None)
+        return [self._worked(handler, claim, error, attempts) for claim, error in zip(claims, errors, strict=True)]
 
     def _worked(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Worked:
-        return self._ended(handler, claim, error, attempts), _escaping(error)
+        return self._ended(handler, claim, error, attempts), None if isinstance(error, (ClaimLost, Open)) else error
 
     def _ended(self, handler: Handler, claim: Claim, error: BaseException | None, attempts: int | None) -> Ended:
         if error is None:
@@ -172,21 +171,20 @@ class HandlerRunner:
 
     def _failed(self, handler: Handler, claim: Claim, error: BaseException, limit: float) -> Ended:
         """Return the end for an error, permanent or passing."""
-        # The error's own words may quote the payload: only `dead show` shows them.
-        why = str(error) if isinstance(error, SaysWhy) else f"handler raised {type(error).__name__}"
-        detail = storable("".join(traceback.format_exception(error)))
+        why, is_given = self._error_text.why(error)
+        detail, place = self._error_text.traceback(error), place_of(error, handler.function)
         if isinstance(error, (PermanentError, *handler.permanent)) and not handler.persistent:
-            return Ended(outcome=Outcome.DEAD, reason=f"{why}, which is permanent", detail=detail)
-        reason = f"{why} at attempt {claim.attempt}" + (f" of {limit}" if limit < inf else "")
+            reason = why if is_given else f"{why}, which is permanent"
+            return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail, place=place)
+        reason = f"{why}{',' * is_given} at attempt {claim.attempt}" + (f" of {limit}" if limit < inf else "")
         if claim.attempt >= limit:
-            return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail)
+            return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail, place=place)
         seconds = (handler.retry or self._retry).delay_seconds(claim.attempt)
         if isinstance(error, RetryLater):
             seconds = min(max(seconds, error.after_seconds), AGAIN_SECONDS_MAX)
         retry_in_us = int(seconds * 1_000_000)
-        return Ended(
-            outcome=Outcome.RETRY, reason=f"{reason}; to be tried again", detail=detail, retry_in_us=retry_in_us
-        )
+        reason = f"{reason}; to be tried again"
+        return Ended(outcome=Outcome.RETRY, reason=reason, detail=detail, place=place, retry_in_us=retry_in_us)
 
     def ran_out(self, handler: Handler, claim: Claim, attempts: int | None) -> Ended | None:
         """Return the end of an event whose last attempts never finished, without another attempt."""
@@ -199,11 +197,6 @@ class HandlerRunner:
     def close(self) -> None:
         """End the event loop, if one was needed."""
         self.loop.close()
-
-
-def storable(text: str) -> str:
-    """Write surrogate halves and U+0000 as escapes: databases reject them, and an error may quote anything."""
-    return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
 
 
 def _attempt(attempt: int) -> str:
@@ -225,9 +218,9 @@ def _own_error(raised: BaseException, handler: Handler, generation: int) -> Base
     return error
 
 
-def _escaping(error: BaseException | None) -> BaseException | None:
-    """Return an error that must end more than its handler: it is raised once the task is settled."""
-    return None if isinstance(error, Exception) else error
+def escapes(error: BaseException) -> bool:
+    """Return whether an error must end more than its handler: it is raised once the task is settled."""
+    return not isinstance(error, Exception)
 
 
 #: Transactions during which a handler has forked, kept in the child for ever: only the parent may end one.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oncebridge.engine.limits import BatchLimits
+    from oncebridge.engine.task import At
 
 
 T = TypeVar("T")
@@ -31,16 +32,30 @@ class GivesBack(Protocol):
 class Run:
     """One batch: its limits, and the claims that it holds."""
 
-    __slots__ = ("_generation", "completers", "is_over", "limits", "thread")
+    __slots__ = ("_generation", "completers", "errors", "is_over", "limits", "thread")
 
     def __init__(self, limits: BatchLimits) -> None:
         """Begin, in this process and this thread."""
         self.limits = limits
         self.completers: list[GivesBack] = []
+        #: What handlers have raised, by event and handler. Not in tasks: these are invisible to the garbage collector,
+        #: and an exception refers to the frames of its callers, which refer to their tasks.
+        self.errors: dict[At, BaseException] | None = None
         #: Whether it has broken off: then none of its claims is extended any more.
         self.is_over = False
         self._generation = forks.generation()
         self.thread = threading.get_ident()
+
+    def failed(self, at: At, error: BaseException) -> None:
+        """Note what a handler has raised."""
+        if self.errors is None:
+            self.errors = {}
+        self.errors[at] = error
+
+    def take_errors(self) -> dict[At, BaseException]:
+        """Return what handlers have raised, and forget it: the run must not keep its own frames alive."""
+        errors, self.errors = self.errors, None
+        return errors or {}
 
     def check(self) -> None:
         """Raise in a forked child: the batch is its parent's. Checked before each call of the ledger."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -22,9 +23,10 @@ from oncebridge.claim import (
     write_newest,
 )
 from oncebridge.discreet import Discreet
-from oncebridge.engine.result import Result, joined, reason_for
+from oncebridge.engine.result import Result, joined, reason_for, with_error
 from oncebridge.engine.unhandled import REASON
 from oncebridge.event import Event
+from oncebridge.handler_signature import name_of
 from oncebridge.handlers import Handler, LetterCopy
 from oncebridge.identity import envelope_mark, key_text
 from oncebridge.telemetry import Move
@@ -64,6 +66,8 @@ class Ended(Discreet, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
     reason: str
     detail: str = ""
+    #: Where in the user's code it failed; empty if that is not the user's error.
+    place: str = ""
     retry_in_us: int = 0
     #: Whether the claim was settled already, in the handler's own transaction.
     settled: bool = False
@@ -129,6 +133,26 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
         if len(self.tasks) == 1:
             return result_of(self.tasks[0])
         return self.unhandled or joined([result_of(task) for task in self.tasks])
+
+
+def results_of(deliveries: Iterable[Delivery], errors: Mapping[At, BaseException]) -> list[Result]:
+    """Return the results of deliveries, each with the exception of the handler that it is about, if that raised one."""
+    return [_with_error(delivery, delivery.result, errors) for delivery in deliveries]
+
+
+def _with_error(delivery: Delivery, result: Result, errors: Mapping[At, BaseException]) -> Result:
+    if result.outcome in (None, Outcome.DONE):
+        return result
+    about = next((task for task in delivery.tasks if task.result is result), None)
+    return result if about is None else with_error(result, errors.get(about.at))
+
+
+def who(task: Task) -> str:
+    """Return a task's handler in words, by its name or its function's; empty if no handler gets it."""
+    handler = task.handler
+    if handler is None or task.dead_reason is not None:
+        return ""
+    return handler.name or name_of(handler.function)
 
 
 def hold(tasks: list[Task], runs_until_us: int) -> None:
@@ -319,6 +343,7 @@ def move_of(
         outcome=outcome,
         attempt=answer.attempt if answer is not None else 1,
         reason=reason,
+        envelope_id=task.ask.envelope,
         duration_ms=duration_ms,
         age_ms=None if now_us is None or task.ask.time_ms is None else now_us // 1000 - task.ask.time_ms,
     )

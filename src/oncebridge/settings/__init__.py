@@ -149,6 +149,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "anyone who knows its URL can then send events"
         ),
     ] = False
+    log_errors: Annotated[
+        bool,
+        Meta(
+            description="whether the log has the message and the traceback of a handler's exception, beside its class "
+            "and its place: they may hold personal data"
+        ),
+    ] = False
     deliveries_per_request: Annotated[
         int, Meta(ge=1, le=10_000, description="how many deliveries one request over HTTP may hold")
     ] = 1000

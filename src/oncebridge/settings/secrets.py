@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
@@ -12,8 +14,14 @@ from oncebridge.amazon import Meaning, code_of, make_client, meaning_of, require
 from oncebridge.errors import ConfigurationError
 from oncebridge.settings.reading import read_by, read_text, read_texts
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SECRET_BYTES_MIN: Final = 16
 SECRET_BYTES_MAX: Final = 64  # as much as the hash takes
+LENGTH_MIN: Final = 3  # a text without a shorter one would be unreadable
+
+_SECRET_NAME: Final = re.compile("pass|secret|token|key|sig|auth|code", re.IGNORECASE)
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -143,3 +151,45 @@ def with_secret_file(values: dict[str, Any]) -> dict[str, Any]:
         except ConfigurationError as error:
             raise ConfigurationError(f"secret_file {path}: {error}") from None
     return values
+
+
+# --- secrets in a text -------------------------------------------------------------------------------
+
+
+def secrets_of(settings: msgspec.Struct) -> tuple[str, ...]:
+    """Return the secrets that settings hold, those in URLs included, the longest first: none of them may be shown."""
+    found = {secret for secret in _secrets_in(settings) if len(secret) >= LENGTH_MIN}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _secrets_in(value: object) -> Iterator[str]:
+    match value:
+        case Secret():
+            yield value.value
+            yield from _secrets_in(value.value)
+        case bytes():
+            yield value.decode(errors="backslashreplace")
+        case str() if "://" in value:
+            yield from _secrets_in_url(value)
+        case tuple():
+            for one in value:
+                yield from _secrets_in(one)
+        case msgspec.Struct():
+            for name in value.__struct_fields__:
+                yield from _secrets_in(getattr(value, name))
+        case _:
+            pass
+
+
+def _secrets_in_url(url: str) -> Iterator[str]:
+    """Yield what may be secret in a URL: its password, parameters, and over HTTP parts of its path."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password or ""
+    except ValueError:
+        yield url
+        return
+    path = parts.path.split("/") if parts.scheme in ("http", "https") else []
+    query = [value for name, value in parse_qsl(parts.query) if _SECRET_NAME.search(name)]
+    for secret in (password, *query, *(part for part in path if len(part) >= SECRET_BYTES_MIN)):
+        yield from (secret, unquote(secret), quote(secret, safe=""))

@@ -294,7 +294,7 @@ class FileRun:
         left, since_us, attempt = len(deliveries) + 1, 0, 1
         while True:
             try:
-                return self._flow.process(deliveries, limits=GOES_ON)
+                self._flow.process(deliveries, limits=GOES_ON)
             except LedgerUnavailable as error:
                 still_left = sum(not delivery.is_over for delivery in deliveries)
                 if still_left < left:  # the first time, or some progress since: a new outage
@@ -303,6 +303,8 @@ class FileRun:
                 if not self._waited_out(attempt, since_us + OUTAGE_PATIENCE_US):
                     raise
                 attempt += 1
+            else:
+                return
 
     def _waited_out(self, attempt: int, give_up_us: int) -> bool:
         """Wait until the ledger may be called again; False if patience is over, or the flow is stopped."""

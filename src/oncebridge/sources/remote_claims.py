@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from oncebridge import forks
 from oncebridge.claim import Answer, Claim, Outcome, Verdict
 from oncebridge.discreet import Discreet
+from oncebridge.engine.error_text import ErrorText
 from oncebridge.engine.result import Result, reason_for
-from oncebridge.engine.runner import storable
 from oncebridge.engine.task import Delivery, Ended, Task, is_over, move_of, result_as, result_from, result_of
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.identity import digest, unreadable_key
@@ -91,6 +91,7 @@ class RemoteClaims:
         """Take what opens the ledger, the books, the function that enters results, and when this process began."""
         self._open = open_flow
         self._retry = settings.retry
+        self._error_text = ErrorText(settings)
         self._books = books
         self._account = account
         self._since_us = since_us
@@ -162,7 +163,7 @@ class RemoteClaims:
         reason = f"the worker died or hung with it at each of {self._retry.attempts} attempts"
         if self._settled(flow, task, Ended(outcome=Outcome.DEAD, reason=reason)):
             task.result = result_as(task, Verdict.FRESH, Outcome.DEAD, reason)
-            self._record(flow, "settled", task, reason, outcome=Outcome.DEAD)
+            self._report(flow, task, Ended(outcome=Outcome.DEAD, reason=reason))
         else:
             task.result = result_from(task, Answer(Verdict.BUSY))
 
@@ -191,7 +192,7 @@ class RemoteClaims:
             self._record(flow, "lost", task, _GONE, outcome=Outcome.RETRY, duration_ms=duration_ms)
             return Settled(None)
         if self._is_first_report(lent.id, entered=False):
-            self._record(flow, "settled", task, ended.reason, outcome=ended.outcome, duration_ms=duration_ms)
+            self._report(flow, task, ended, duration_ms)
         task.result = result_as(task, Verdict.FRESH, ended.outcome, ended.reason, retry_in_us=ended.retry_in_us)
         if ended.outcome is Outcome.DEAD:
             flow.send_on([task])
@@ -206,6 +207,7 @@ class RemoteClaims:
     def _ended_as(self, claim: Claim, ending: Ending) -> Ended:
         """Turn a client's report into the end of its claim, with a reason that is free of the client's own words."""
         attempt, limit = claim.attempt, self._retry.attempts
+        detail = self._error_text.of_client(ending.detail)
         match ending.outcome:
             case Outcome.DONE:
                 reason = "first delivery of this event" if attempt == 1 else f"done at attempt {attempt}"
@@ -217,12 +219,12 @@ class RemoteClaims:
                 if retry_in_us is None:
                     retry_in_us = int(self._retry.delay_seconds(attempt) * 1_000_000)
                 reason = f"its handler failed at attempt {attempt} of {limit}; to be tried again"
-                return Ended(outcome=Outcome.RETRY, reason=reason, retry_in_us=retry_in_us)
+                return Ended(outcome=Outcome.RETRY, reason=reason, detail=detail, retry_in_us=retry_in_us)
             case Outcome.RETRY:
                 reason = f"its handler failed at attempt {attempt} of {limit}"
             case _:
                 reason = f"its handler gave it up at attempt {attempt}"
-        return Ended(outcome=Outcome.DEAD, reason=reason, detail=storable(ending.detail))
+        return Ended(outcome=Outcome.DEAD, reason=reason, detail=detail)
 
     def _settled(self, flow: Flow, task: Task, ended: Ended) -> bool:
         if ended.outcome is Outcome.DEAD and not flow.letter_room.is_there():
@@ -239,6 +241,17 @@ class RemoteClaims:
             if len(self._ended) > REMEMBERED_MAX:
                 del self._ended[next(iter(self._ended))]
             return not before if entered else before is None
+
+    def _report(self, flow: Flow, task: Task, ended: Ended, duration_ms: float | None = None) -> None:
+        """Report how a claim was settled: failures and dead letters as warnings."""
+        if ended.outcome in (Outcome.RETRY, Outcome.DEAD):
+            move = move_of("settled", task, ended.reason, outcome=ended.outcome, duration_ms=duration_ms)
+            move = replace(move, handler=self._label(move.handler))
+            if ended.outcome is Outcome.DEAD:
+                flow.failures.kept(move, move.handler, detail=ended.detail)
+                return
+            flow.failures.failed(replace(move, move="failed"), move.handler, "elsewhere", detail=ended.detail)
+        self._record(flow, "settled", task, ended.reason, outcome=ended.outcome, duration_ms=duration_ms)
 
     def _record(
         self,

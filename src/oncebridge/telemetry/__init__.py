@@ -14,7 +14,7 @@ import msgspec
 
 from oncebridge import forks
 from oncebridge.interrupts import was_raised_by_signal
-from oncebridge.visible import visible, visible_json
+from oncebridge.visible import visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,7 +81,7 @@ class Books:
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One move of one event: a verdict given, a claim settled; or deliveries brought to their results."""
 
-    move: str  # claimed, settled, lost; delivered and handed_back, which are counted but not logged
+    move: str  # claimed, settled, lost; failed, which is only logged; delivered and handed_back, only counted
     key: str
     topic: str
     handler: str = ""
@@ -89,6 +89,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: str | None = None
     attempt: int = 1
     reason: str = ""
+    envelope_id: str | None = None
     duration_ms: float | None = None
     #: How old the event was when it was claimed, by its own time and this machine's clock; for a hand-back, how long
     #: the oldest delivery in it has waited.
@@ -127,8 +128,7 @@ class Telemetry:
         """Hand one move to every observer, and write it to the log."""
         self.observe(move)
         if logger.isEnabledFor(logging.INFO):
-            fields = {name: value for name, value in msgspec.structs.asdict(move).items() if value not in (None, "")}
-            logger.info(move.move, extra={"oncebridge": fields})
+            logger.info(move.move, extra={"oncebridge": _fields(move)})
 
     def observe(self, move: Move) -> None:
         """Hand one move to the observers that count."""
@@ -143,6 +143,24 @@ class Telemetry:
     def warn(self, message: str, **fields: object) -> None:
         """Log a warning that is not about a move."""
         logger.warning(visible(message), extra={"oncebridge": fields})
+
+    def warn_of(self, move: Move, message: str, *, place: str = "", error: str = "") -> None:
+        """Log a warning about a move: in words for any format, with its fields for ours, and with the error if given.
+
+        The error is a text, which any format shows below the message, as that of an exception.
+        """
+        if not logger.isEnabledFor(logging.WARNING):
+            return
+        fields = {name: value for name, value in {**_fields(move), "place": place, "error": error}.items() if value}
+        record = logger.makeRecord(
+            logger.name, logging.WARNING, __file__, 0, visible(message), (), None, extra={"oncebridge": fields}
+        )
+        record.exc_text = f"  {visible_lines(error.rstrip())}" if error else None
+        logger.handle(record)
+
+
+def _fields(move: Move) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(move).items() if value not in (None, "")}
 
 
 class JSONFormatter(logging.Formatter):
