@@ -160,6 +160,20 @@ def test_an_event_is_found_by_key_by_file_and_by_conversation(cli, ledgers, url)
     (by_conversation,) = ledgers.run("find", "call-77", "--ledger", url, "--json").items
     assert by_file["status"] == by_key["status"] == by_conversation["status"] == "dead"
     assert by_file["key"] == by_conversation["key"]
+    assert 0 < by_file["claimed_ms"] <= by_file["settled_ms"] == by_file["changed_ms"]
+
+
+def test_a_time_that_is_not_recorded_is_said_to_be_so(cli, ledgers, facts):
+    """Redis keeps only the status of an event that is done: its times are unknown rather than 1970."""
+    url = ledgers.new("redis")
+    cli.write("in.jsonl", facts(1))
+    ledgers.run("process", "--ledger", url, "--handler", "hooks:note", "in.jsonl")
+    (found,) = ledgers.run("find", "in.jsonl", "--ledger", url, "--json").items
+    assert found["status"] == "done"
+    assert {found[name] for name in ("claimed_ms", "settled_ms", "changed_ms")} == {None}
+    header, row = ledgers.run("find", "in.jsonl", "--ledger", url).out.splitlines()
+    told = dict(zip(header.split("\t"), row.split("\t"), strict=True))
+    assert (told["claimed"], told["settled"]) == ("not recorded", "not recorded")
 
 
 def test_a_purge_forgets_what_is_settled(cli, ledgers, url, facts, wait_until):

@@ -14,6 +14,7 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.settings import Settings
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.serve import ServeSettings
+from oncebridge.telemetry.counting import GAUGES
 from servers.receiver import running_receiver
 from servers.serving import PATIENCE_SECONDS, ask, ended, post, samples, worker_pids
 from servers.valkey import Valkey
@@ -175,6 +176,9 @@ def test_two_workers_share_a_ledger_a_port_and_their_metrics(serve, cli, facts, 
     workers = {dict(labels)["worker"] for labels in samples(service.url, "oncebridge_settled_total")}
     assert workers
     assert workers <= {"1", "2"}
+    for name in GAUGES:
+        found = samples(service.url, f"oncebridge_{name}")
+        assert {dict(labels)["worker"]: value for labels, value in found.items()} == {"1": 0, "2": 0}
     assert ask(f"{service.url}/health").status == 200
 
     port = service.url.rpartition(":")[2]

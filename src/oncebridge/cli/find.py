@@ -100,7 +100,7 @@ def _write_table(found: Sequence[tuple[str, Entry]]) -> None:
             entry.attempts,
             entry.envelope,
             entry.reason,
-            *(iso_time(us) if us or name in _ALWAYS else None for name, us in _times(entry).items()),
+            *_times(entry).values(),
         )
         for role, entry in found
     ]
@@ -108,14 +108,13 @@ def _write_table(found: Sequence[tuple[str, Entry]]) -> None:
 
 
 _TIMES: Final = ("event time", "claimed", "settled", "retry at", "lease until")
-#: Times that every event has: where one is missing, the ledger has not kept it.
-_ALWAYS: Final = frozenset({"event time", "claimed"})
 
 
-def _times(entry: Entry) -> dict[str, int]:
-    """Return the times of an entry, in microseconds; 0 for those that it does not have."""
+def _times(entry: Entry) -> dict[str, str | None]:
+    """Return the times of an entry; None for those that it does not have, as a settled one has no lease."""
     times = ((entry.time_ms or 0) * 1000, entry.claimed_us, settled_us(entry), entry.retry_at_us, entry.lease_until_us)
-    return dict(zip(_TIMES, times, strict=True))
+    has = {"event time": True, "claimed": True, "settled": entry.status in SETTLED}
+    return {name: iso_time(us) if us or has.get(name) else None for name, us in zip(_TIMES, times, strict=True)}
 
 
 def _fields(entry: Entry) -> Iterator[tuple[str, object]]:
@@ -129,11 +128,8 @@ def _fields(entry: Entry) -> Iterator[tuple[str, object]]:
         yield "reason", entry.reason
     yield "attempts", f"{entry.attempts} failed" if is_kept else NOT_RECORDED
     yield "envelope id", entry.envelope or NOT_RECORDED
-    is_settled = entry.status in SETTLED
-    for name, us in _times(entry).items():
-        if us or name in _ALWAYS or (name == "settled" and is_settled):
-            yield name, iso_time(us)
-    if not is_settled:
+    yield from ((name, time) for name, time in _times(entry).items() if time is not None)
+    if entry.status not in SETTLED:
         yield "worker", f"{NOT_RECORDED}; the log of the one that claimed it has the key, at level info"
 
 
