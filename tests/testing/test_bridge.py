@@ -17,6 +17,7 @@ from oncebridge.settings.sinks.webhook import WebhookSettings
 from oncebridge.testing import (
     LambdaContext,
     ManualClock,
+    TestBridge,
     event_of,
     message_id,
     republish,
@@ -147,6 +148,22 @@ def test_what_cannot_be_a_handler_is_refused(bridge_for):
     """A wrong signature is refused by a bridge for tests as by any other."""
     with pytest.raises(ConfigurationError):
         bridge_for().on("*")(lambda: None)
+
+
+def test_a_url_in_the_place_of_the_bridge_is_explained():
+    """A ledger as the first argument is refused with the right call, and without the password in it."""
+    with pytest.raises(ConfigurationError, match="ledger=") as raised:
+        TestBridge("postgresql://bridge:secret@db/crm")
+    assert "secret" not in str(raised.value)
+
+
+def test_other_settings_leave_it_a_bridge_for_tests(bridge_for):
+    """A bridge that is rewired raises what its handlers raise, as before."""
+    bridge = bridge_for()
+    bridge.on("*")(plain)
+    bridge.rewire(Settings(concurrency=2))
+    with pytest.raises(ZeroDivisionError):
+        bridge.process(sample_event(ACW))
 
 
 def test_delivered_until_it_is_done(bridge_for):

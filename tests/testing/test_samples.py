@@ -170,7 +170,22 @@ def test_another_org_is_another_event(bridge):
     [
         ({"topic": "v2.users.{id}.presense"}, "did you mean v2.users.{id}.presence?"),
         ({"topic": "Conversation Status Change"}, "sample_topics() lists them"),
-        ({"topic": "v2.detail.events.conversation.{id}.*"}, "takes 16 topics"),
+        (
+            {"topic": "v2.detail.events.conversation.{id}.*"},
+            "takes 16, such as v2.detail.events.conversation.{id}.acd.end",
+        ),
+        ({"topic": "v2.audits.entitytype.User.entityid.*"}, "has no *"),
+        ({"topic": None}, "topic: None"),
+        ({"topic": ACW, "n": "BUSY"}, "n: 'BUSY'"),
+        ({"topic": ACW, "n": True}, "n: True"),
+        ({"topic": ACW, "n": 10**15}, "not between 1970 and 9999"),
+        ({"topic": ACW, "time": "yesterday"}, "time: 'yesterday' is not ISO 8601"),
+        ({"topic": ACW, "time": 1764579600.5}, "whole milliseconds"),
+        ({"topic": ACW, "user_id": ""}, "user_id: ''"),
+        ({"topic": ACW, "user_id": 7}, "user_id: 7"),
+        ({"topic": PRESENCE, "user_id": "a.b"}, "without a dot"),
+        ({"topic": ACW, "wrapup_code": "sold"}, f"wrapup_code: events of {ACW} have wrapupCode"),
+        ({"topic": ACW, "userID": "anna"}, "have userId"),
         ({"topic": "v2.users.*.presence"}, "v2.users.{id}.presence"),
         ({"topic": ""}, "no topic of Genesys"),
         ({"topic": PRESENCE, "conversation_id": "c-1"}, f"events of {PRESENCE} have no conversation"),
@@ -221,6 +236,18 @@ def test_every_wrapper_is_recognised(wrap, bridge, seen):
     bridge.lambda_handler(wrap(event))
     bridge.lambda_handler(wrap(republish(event)))
     assert [one.envelope.id for one in seen] == [event["id"]]
+
+
+def test_events_of_ones_own_making_are_wrapped_too(bridge, seen):
+    """An event without envelope id and time is wrapped and repeated like any other, and others have other names."""
+    own = [{"detail-type": "Desk Changed", "source": "desk", "detail": {"desk": number}} for number in range(2)]
+    for wrap in (sqs_event, kinesis_event):
+        bridge.lambda_handler(wrap(*own))
+    bridge.lambda_handler(sns_event(republish(own[0])))
+    assert [event.body["desk"] for event in seen[:2]] == [0, 1]
+    assert message_id(own[0]) != message_id(own[1])
+    with pytest.raises(TypeError, match=r"sqs_event\(\*events\)"):
+        sqs_event(own)
 
 
 def test_time_is_up_where_the_context_says_so(bridge, seen):

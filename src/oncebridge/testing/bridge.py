@@ -61,18 +61,26 @@ class TestBridge(Bridge):
             clock: The clock of the bridge, and of its ledger in memory; it begins now unless given.
 
         """
+        if not isinstance(bridge, Bridge | None):
+            raise ConfigurationError(
+                f"TestBridge takes the bridge of your program, not a {type(bridge).__name__}; a ledger is given by "
+                "name: TestBridge(app.bridge, ledger=...)"
+            )
+        #: What handlers have raised, in order.
+        self.errors: list[Exception] = []
+        #: The result of each delivery, in order.
+        self.results: list[Result] = []
         # From now on, so that no captured event is from the future.
         self._manual_clock = clock or ManualClock(SystemClock().now_us())
         given = settings or (Settings() if bridge is None else _alone(bridge.settings))
         kept_in = MemoryLedger(self._manual_clock) if ledger is None else ledger
         super().__init__(kept_in, settings=replace(given, busy_wait_seconds=0.0), clock=self._manual_clock)
-        #: What handlers have raised, in order.
-        self.errors: list[Exception] = []
-        #: The result of each delivery, in order.
-        self.results: list[Result] = []
-        self.handlers = _RecordingHandlers(self.handlers, self.errors)
         if bridge is not None:
             self._register_all(bridge)
+
+    def _wire(self, ledger: str | Ledger, settings: Settings) -> None:
+        super()._wire(ledger, settings)
+        self.handlers = _RecordingHandlers(self.handlers, self.errors)
 
     def _register_all(self, bridge: Bridge) -> None:
         for one in bridge.handlers:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from oncebridge.simulation.publishing import iso_seconds
-from oncebridge.testing.samples import ACCOUNT, REGION, made_up_id, moment_ms
+from oncebridge.simulation.publishing import iso_ms, iso_seconds
+from oncebridge.testing.samples import ACCOUNT, FIRST_MS, REGION, made_up_id, moment_ms
 
 _LATER_MS: Final = 60_000
 
@@ -21,8 +21,8 @@ def redelivery(event: dict[str, Any]) -> dict[str, Any]:
 
 def republish(event: dict[str, Any], n: int = 1) -> dict[str, Any]:
     """Deliver it in another envelope, with a new id and a later time, as a repeated publish does; `n` counts them."""
-    sent = iso_seconds(moment_ms(event["time"]) + n * _LATER_MS)
-    return {**deepcopy(event), "id": made_up_id(event["id"], n), "time": sent}
+    sent = iso_seconds(_sent_ms(event) + n * _LATER_MS)
+    return {**deepcopy(event), "id": made_up_id(_name(event), n), "time": sent}
 
 
 def replay(event: dict[str, Any], name: str = "replay") -> dict[str, Any]:
@@ -32,15 +32,16 @@ def replay(event: dict[str, Any], name: str = "replay") -> dict[str, Any]:
 
 def sqs_event(*events: dict[str, Any], fifo: bool = False, receive_count: int = 1) -> dict[str, Any]:
     """Wrap events as messages of an SQS queue, in one invocation."""
+    _refuse_lists(events)
     return {"Records": [_message(event, fifo=fifo, receive_count=receive_count) for event in events]}
 
 
 def _message(event: dict[str, Any], *, fifo: bool, receive_count: int) -> dict[str, Any]:
-    sent = str(moment_ms(event["time"]))
-    ordered = {"MessageGroupId": event["detail-type"], "MessageDeduplicationId": event["id"]} if fifo else {}
+    sent, name = str(_sent_ms(event)), _name(event)
+    ordered = {"MessageGroupId": event.get("detail-type", "group"), "MessageDeduplicationId": name} if fifo else {}
     return {
         "messageId": message_id(event),
-        "receiptHandle": made_up_id("receipt", event["id"], receive_count),
+        "receiptHandle": made_up_id("receipt", name, receive_count),
         "body": _text(event),
         "attributes": {
             "ApproximateReceiveCount": str(receive_count),
@@ -58,7 +59,7 @@ def _message(event: dict[str, Any], *, fifo: bool, receive_count: int) -> dict[s
 
 def message_id(event: dict[str, Any]) -> str:
     """Return the id of the message that `sqs_event` makes of an event, as `batchItemFailures` names it."""
-    return made_up_id("message", event["id"])
+    return made_up_id("message", _name(event))
 
 
 def sns_event(event: dict[str, Any]) -> dict[str, Any]:
@@ -66,10 +67,10 @@ def sns_event(event: dict[str, Any]) -> dict[str, Any]:
     arn = f"arn:aws:sns:{REGION}:{ACCOUNT}:sample"
     notification = {
         "Type": "Notification",
-        "MessageId": made_up_id("notification", event["id"]),
+        "MessageId": made_up_id("notification", _name(event)),
         "TopicArn": arn,
         "Message": _text(event),
-        "Timestamp": event["time"],
+        "Timestamp": iso_ms(_sent_ms(event)),
         "MessageAttributes": {},
     }
     subscription = f"{arn}:{made_up_id('subscription')}"
@@ -82,6 +83,7 @@ def sns_event(event: dict[str, Any]) -> dict[str, Any]:
 
 def kinesis_event(*events: dict[str, Any]) -> dict[str, Any]:
     """Wrap events as records of a Kinesis stream, in one invocation; their sequence numbers count from 1."""
+    _refuse_lists(events)
     return {"Records": [_stream_record(event, number) for number, event in enumerate(events, 1)]}
 
 
@@ -89,10 +91,10 @@ def _stream_record(event: dict[str, Any], number: int) -> dict[str, Any]:
     return {
         "kinesis": {
             "kinesisSchemaVersion": "1.0",
-            "partitionKey": event["id"],
+            "partitionKey": _name(event),
             "sequenceNumber": str(number),
             "data": base64.b64encode(_text(event).encode()).decode(),
-            "approximateArrivalTimestamp": moment_ms(event["time"]) / 1000,
+            "approximateArrivalTimestamp": _sent_ms(event) / 1000,
         },
         "eventSource": "aws:kinesis",
         "eventVersion": "1.0",
@@ -120,6 +122,23 @@ class LambdaContext:
     def get_remaining_time_in_millis(self) -> int:
         """Return the time that is left."""
         return self._remaining_ms
+
+
+def _name(event: dict[str, Any]) -> str:
+    """Return the envelope's id; of an event without envelope its text, so that others have other names."""
+    name = event.get("id")
+    return name if isinstance(name, str) else made_up_id(_text(event))
+
+
+def _sent_ms(event: dict[str, Any]) -> int:
+    """Return when EventBridge got it; of an event without envelope any moment will do."""
+    time = event.get("time")
+    return moment_ms(time) if isinstance(time, str) else FIRST_MS
+
+
+def _refuse_lists(events: tuple[Any, ...]) -> None:
+    if any(isinstance(event, list | tuple) for event in events):
+        raise TypeError("events are given one by one, as in sqs_event(*events)")
 
 
 def _text(event: dict[str, Any]) -> str:

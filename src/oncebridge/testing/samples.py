@@ -30,10 +30,11 @@ ACCOUNT: Final = "123456789012"
 REGION: Final = "eu-central-1"
 
 #: Before every clock's now, also before the start of `ManualClock`: an event from the future is never the newest.
-_FIRST_MS: Final = 1_764_579_600_000  # 2025-12-01T09:00:00Z
+FIRST_MS: Final = 1_764_579_600_000  # 2025-12-01T09:00:00Z
 #: Between two samples: far more than the echo window, so that a second sample of an entity is news.
 _STEP_MS: Final = 10_000
 _HALF_HOUR_MS: Final = 1_800_000
+_LAST_MS: Final = 253_400_000_000_000  # in the year 9999
 
 _NAMES: Final = ("Casey", "Robin", "Alex", "Kim", "Sam")
 _TEXTS: Final = ("made up for a test", "the parcel never arrived", "please call back", "all is well")
@@ -71,11 +72,14 @@ def sample_event(
         fields: Fields of the body to set. A dictionary changes only the fields that it names; `...` leaves a field out.
 
     """
+    if type(n) is not int:
+        raise ValueError(f"n: {n!r} is no whole number; fields of the body are given by name")
     template = template_of(topic)
-    facts = _Facts(topic, template, n, org, _FIRST_MS + n * _STEP_MS if time is None else moment_ms(time))
+    facts = _Facts(topic, template, n, org, FIRST_MS + n * _STEP_MS if time is None else moment_ms(time))
     facts.set_id("conversation", conversation_id)
     facts.set_id("user", user_id)
     body = _filled(_bodies()[template], facts)
+    _refuse_misspelt(template, body, fields)
     return facts.envelope(changed(body, fields))
 
 
@@ -83,6 +87,15 @@ def sample_topics(pattern: str = "*") -> list[str]:
     """Return Genesys' topics that a handler for this pattern takes, for `pytest.mark.parametrize`."""
     takes = topic_pattern(pattern)
     return [topic for topic in TOPICS if takes.fullmatch(topic)]
+
+
+def _refuse_misspelt(template: str, body: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Refuse `userID` and `user_id` for `userId`: the event would have both, and a test of nothing would pass."""
+    usual = {name.lower(): name for name in body}
+    for name in fields:
+        meant = usual.get(name.replace("_", "").lower(), name)
+        if meant != name:
+            raise ValueError(f"{name}: events of {template} have {meant}")
 
 
 def changed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -112,12 +125,15 @@ def made_up_id(*parts: object) -> str:
 
 def template_of(topic: str) -> str:
     """Return the topic with its placeholders, from that or from a concrete name."""
+    if not isinstance(topic, str):
+        raise ValueError(f"topic: {topic!r} is no text, such as v2.users.{{id}}.presence")  # noqa: TRY004 - like others
     fitting = [known for known in TOPICS if _fits(topic, known)]
     if fitting:  # `v2.system.{id}.{id}` fits more than it means
         return max(fitting, key=lambda known: sum(map(str.__eq__, topic.split("."), known.split("."))))
-    several = sample_topics(topic) if "*" in topic else []
-    if several:
-        raise ValueError(f"{topic} takes {len(several)} topics; a sample is of one of them, such as {several[0]}")
+    if "*" in topic:
+        several = sample_topics(topic)
+        such = f"; {topic} takes {len(several)}, such as {several[0]}" if several else ""
+        raise ValueError(f"a sample is an event of one topic, so it has no *{such}")
     near = nearest(topic)
     meant = f"; did you mean {near}?" if near else "; sample_topics() lists them"
     raise ValueError(f"{topic!r} is no topic of Genesys{meant}")
@@ -145,13 +161,18 @@ def _bodies() -> dict[str, Any]:
 def moment_ms(time: datetime | int | str) -> int:
     """Return milliseconds since 1970."""
     if isinstance(time, str):
-        time = datetime.fromisoformat(time)
+        try:
+            time = datetime.fromisoformat(time)
+        except ValueError:
+            raise ValueError(f"time: {time!r} is not ISO 8601, such as 2026-01-05T09:04:00.200Z") from None
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise ValueError(
                 f"time: {time} has no time zone; write datetime(..., tzinfo=UTC), or a text that ends in Z"
             )
         return round((time - datetime.fromtimestamp(0, UTC)).total_seconds() * 1000)
+    if type(time) is not int:
+        raise ValueError(f"time: {time!r} is neither a datetime, nor ISO 8601, nor whole milliseconds since 1970")
     return time
 
 
@@ -159,6 +180,8 @@ class _Facts:
     """All that the values of one sample are made from. What is drawn does not depend on what is given."""
 
     def __init__(self, topic: str, template: str, n: int, org: str, moment_ms: int) -> None:
+        if not 0 <= moment_ms <= _LAST_MS:
+            raise ValueError(f"n or time: {moment_ms} ms is not between 1970 and 9999")
         self.template = template
         self.org = org
         self.moment_ms = moment_ms
@@ -189,8 +212,10 @@ class _Facts:
         """Take the id of the conversation or the user that was given; refuse it where the topic has none."""
         if value is None:
             return
-        setattr(self, meaning, value)
         places = [at for at in self._places if self._meaning(at) == meaning]
+        if not isinstance(value, str) or not value or (places and "." in value):
+            raise ValueError(f"{meaning}_id: {value!r} is no id: a text, and without a dot in a topic's name")
+        setattr(self, meaning, value)
         for at in places:
             self.parts[at] = value
         if not places and not _has(_bodies()[self.template], meaning):
@@ -275,7 +300,7 @@ _RECIPES: Final[dict[str, Callable[[_Facts, str], Any]]] = {
     "date": lambda facts, _: iso_ms(facts.moment_ms)[:10],
     "interval": _interval,
     # A number that grows with the time
-    "version": lambda facts, _: max(1, (facts.moment_ms - _FIRST_MS) // _STEP_MS),
+    "version": lambda facts, _: max(1, (facts.moment_ms - FIRST_MS) // _STEP_MS),
     # Values
     "of": lambda facts, values: facts.dice.pick(values.split("|")),
     "bool": lambda facts, _: facts.dice.chance(0.5),
