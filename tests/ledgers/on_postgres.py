@@ -9,7 +9,7 @@ import psycopg
 
 from oncebridge.claim import Ask, Letter, Outcome, Settlement
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
-from oncebridge.testing.contract_stage import claim_of
+from oncebridge.testing.ledger_contract.stage import claim_of
 
 LEASE_US = 60_000_000
 LETTER = Letter(raw=b"raw", reason="handler raised ValueError")

@@ -17,12 +17,11 @@ from oncebridge import claim
 from oncebridge.ledgers import grants, memory
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
-from oncebridge.testing import contract_stage
 from oncebridge.testing.clock import SkewedClock
-from oncebridge.testing.contract_races import RaceRules, SkewRules
-from oncebridge.testing.contract_transactions import TransactionRules
 from oncebridge.testing.faults import faulty
-from oncebridge.testing.ledger_contract import LedgerContract
+from oncebridge.testing.ledger_contract import LedgerContract, stage
+from oncebridge.testing.ledger_contract.races import RaceRules, SkewRules
+from oncebridge.testing.ledger_contract.transactions import TransactionRules
 
 
 def rules_of(contract):
@@ -102,7 +101,7 @@ def broken_by(number):
     before = broken_by_nothing()
     with pytest.MonkeyPatch.context() as patch:
         right = getattr(claim, name, None) or getattr(grants, name)
-        for module in (claim, grants, memory, contract_stage):
+        for module in (claim, grants, memory, stage):
             if getattr(module, name, None) is right:
                 patch.setattr(module, name, functools.partial(wrong, right))
         return broken(THE_REST, MemoryLedger) - before

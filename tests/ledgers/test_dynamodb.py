@@ -24,8 +24,8 @@ from oncebridge.ledgers.dynamodb.table import PARALLEL
 from oncebridge.ledgers.findings import Level
 from oncebridge.ledgers.protocol import Examines
 from oncebridge.testing.clock import ManualClock
-from oncebridge.testing.contract_stage import claim_of, judged, settlement_of
 from oncebridge.testing.ledger_contract import LedgerContract
+from oncebridge.testing.ledger_contract.stage import claim_of, judged, settlement_of
 from servers import aws
 from servers.process import free_port
 

@@ -25,8 +25,8 @@ from oncebridge.ledgers.findings import Level
 from oncebridge.ledgers.grants import Call, Record, settle_claim
 from oncebridge.ledgers.protocol import Query
 from oncebridge.testing.clock import ManualClock
-from oncebridge.testing.contract_stage import claim_of, judged, settlement_of
 from oncebridge.testing.ledger_contract import LedgerContract
+from oncebridge.testing.ledger_contract.stage import claim_of, judged, settlement_of
 
 LEASE_US = 60_000_000
 SECOND_US = 1_000_000

@@ -6,10 +6,10 @@ import pytest
 from ledgers.on_postgres import new_schema, opened, run, schema_of
 from ledgers.random_moves import SideBySide
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
-from oncebridge.testing.contract_letters import LetterRules, PurgeRules
-from oncebridge.testing.contract_stage import LedgerStage
-from oncebridge.testing.contract_transactions import TransactionRules
 from oncebridge.testing.ledger_contract import LedgerContract
+from oncebridge.testing.ledger_contract.letters import LetterRules, PurgeRules
+from oncebridge.testing.ledger_contract.stage import LedgerStage
+from oncebridge.testing.ledger_contract.transactions import TransactionRules
 
 
 class OnPostgres(LedgerStage):

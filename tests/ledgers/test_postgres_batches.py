@@ -11,7 +11,7 @@ from ledgers.on_postgres import claim, deadlocks, key, new_schema, open_transact
 from oncebridge.claim import Ask, Outcome, Settlement, Verdict
 from oncebridge.ledgers.postgres import rows
 from oncebridge.ledgers.postgres.connections import LedgerConnection
-from oncebridge.testing.contract_stage import claim_of
+from oncebridge.testing.ledger_contract.stage import claim_of
 from servers.process import wait_until
 
 #: The columns of an event that must be there.

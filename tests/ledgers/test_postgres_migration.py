@@ -15,7 +15,7 @@ from oncebridge.ledgers.postgres import from_schema_1
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
 from oncebridge.ledgers.postgres.wire import day_of
 from oncebridge.ledgers.protocol import Query
-from oncebridge.testing.contract_stage import LETTER, STATE_TOPIC, LedgerStage, digest
+from oncebridge.testing.ledger_contract.stage import LETTER, STATE_TOPIC, LedgerStage, digest
 from servers.process import wait_until
 
 SCHEMA_1 = (Path(__file__).parent / "postgres_schema_1.sql").read_text()

@@ -32,7 +32,7 @@ from oncebridge.ledgers.postgres import examine, troubles
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
 from oncebridge.testing.clock import SkewedClock
-from oncebridge.testing.contract_stage import claim_of
+from oncebridge.testing.ledger_contract.stage import claim_of
 from servers.postgres import FAST, GUARDED, own_postgres
 from servers.process import free_port
 

@@ -15,7 +15,7 @@ from oncebridge.claim import Chain, Claim, Letter, Outcome, Settlement, Status, 
 from oncebridge.ledgers.protocol import Query
 from oncebridge.ledgers.sqlite import schema
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
-from oncebridge.testing.contract_stage import LETTER, STATE_TOPIC, LedgerStage, digest, settlement_of
+from oncebridge.testing.ledger_contract.stage import LETTER, STATE_TOPIC, LedgerStage, digest, settlement_of
 
 VERSION_1 = (Path(__file__).parent / "sqlite_version_1.sql").read_text()
 LAST_TOKEN = 1_767_225_601_100_000

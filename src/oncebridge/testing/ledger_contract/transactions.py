@@ -11,7 +11,7 @@ import pytest
 from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.errors import ClaimLost
 from oncebridge.ledgers.protocol import SettlesInTransaction
-from oncebridge.testing.contract_stage import LedgerStage, settlement_of, settlements_of
+from oncebridge.testing.ledger_contract.stage import LedgerStage, settlement_of, settlements_of
 
 
 class HandlerBroke(Exception):

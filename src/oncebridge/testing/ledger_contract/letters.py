@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from oncebridge.claim import Letter, Outcome, Status, Verdict
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.protocol import Query
-from oncebridge.testing.contract_stage import ENDS, FACT_TOPIC, LETTER, NS_PER_MS, STATE_TOPIC, LedgerStage, digest
+from oncebridge.testing.ledger_contract.stage import (
+    ENDS,
+    FACT_TOPIC,
+    LETTER,
+    NS_PER_MS,
+    STATE_TOPIC,
+    LedgerStage,
+    digest,
+)
 
 DAY_MS: Final = 86_400_000
 SECRET: Final = b"a secret that was given, 32 bytes"

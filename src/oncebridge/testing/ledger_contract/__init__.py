@@ -19,25 +19,25 @@ import sys
 import pytest
 
 _PARTS = [
-    f"oncebridge.testing.contract_{part}"
+    f"{__name__}.{part}"
     for part in ("stage", "verdicts", "states", "claims", "chains", "takeovers", "letters", "transactions", "races")
 ]
 pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modules))
 
-from oncebridge.testing.contract_chains import ChainRules, HoldRules  # noqa: E402
-from oncebridge.testing.contract_claims import AttemptRules, LateRules, RepeatRules, TokenRules  # noqa: E402
-from oncebridge.testing.contract_letters import (  # noqa: E402
+from oncebridge.testing.ledger_contract.chains import ChainRules, HoldRules  # noqa: E402
+from oncebridge.testing.ledger_contract.claims import AttemptRules, LateRules, RepeatRules, TokenRules  # noqa: E402
+from oncebridge.testing.ledger_contract.letters import (  # noqa: E402
     LetterRules,
     LookupRules,
     PurgeRules,
     SecretRules,
 )
-from oncebridge.testing.contract_races import RaceRules, SkewRules  # noqa: E402
-from oncebridge.testing.contract_stage import NewLedger  # noqa: E402
-from oncebridge.testing.contract_states import EchoRules, EntityRules, StaleRules  # noqa: E402
-from oncebridge.testing.contract_takeovers import LateChainRules, RepeatedChainRules, RunOutRules  # noqa: E402
-from oncebridge.testing.contract_transactions import TransactionRules  # noqa: E402
-from oncebridge.testing.contract_verdicts import VerdictRules  # noqa: E402
+from oncebridge.testing.ledger_contract.races import RaceRules, SkewRules  # noqa: E402
+from oncebridge.testing.ledger_contract.stage import NewLedger  # noqa: E402
+from oncebridge.testing.ledger_contract.states import EchoRules, EntityRules, StaleRules  # noqa: E402
+from oncebridge.testing.ledger_contract.takeovers import LateChainRules, RepeatedChainRules, RunOutRules  # noqa: E402
+from oncebridge.testing.ledger_contract.transactions import TransactionRules  # noqa: E402
+from oncebridge.testing.ledger_contract.verdicts import VerdictRules  # noqa: E402
 
 __all__ = ["LedgerContract", "NewLedger"]
 

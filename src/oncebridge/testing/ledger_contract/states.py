@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from oncebridge.claim import Outcome, Status, Verdict
 from oncebridge.identity import Moment
-from oncebridge.testing.contract_stage import NS_PER_MS, WINDOW_MS, LedgerStage, claim_of, digest
+from oncebridge.testing.ledger_contract.stage import NS_PER_MS, WINDOW_MS, LedgerStage, claim_of, digest
 
 MINUTE_MS: Final = 60_000
 NS: Final = 1 / NS_PER_MS  # one nanosecond, in milliseconds

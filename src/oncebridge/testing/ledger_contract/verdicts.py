@@ -7,7 +7,7 @@ import secrets
 from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Ask, Claim, Outcome, Settlement, Status, Verdict
-from oncebridge.testing.contract_stage import ENDS, LedgerStage, digest
+from oncebridge.testing.ledger_contract.stage import ENDS, LedgerStage, digest
 
 
 class VerdictRules(LedgerStage):

@@ -7,8 +7,8 @@ import secrets
 from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Ask, Claim, Letter, Outcome, Settlement, Verdict
-from oncebridge.testing.contract_chains import ALL_ENDS, ChainStage
-from oncebridge.testing.contract_stage import claim_of, digest, timeless
+from oncebridge.testing.ledger_contract.chains import ALL_ENDS, ChainStage
+from oncebridge.testing.ledger_contract.stage import claim_of, digest, timeless
 
 
 class LateChainRules(ChainStage):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from oncebridge.claim import Ask, Chain, Claim, Letter, Outcome, Settlement, Status, Verdict
-from oncebridge.testing.contract_stage import ENDS, LETTER, LedgerStage, digest, timeless
+from oncebridge.testing.ledger_contract.stage import ENDS, LETTER, LedgerStage, digest, timeless
 
 
 class TokenRules(LedgerStage):

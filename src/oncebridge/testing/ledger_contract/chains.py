@@ -9,7 +9,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from oncebridge.claim import Ask, Claim, Outcome, Settlement, Status, Verdict
-from oncebridge.testing.contract_stage import ENDS, LETTER, LedgerStage, claim_of, digest, settlements_of, timeless
+from oncebridge.testing.ledger_contract.stage import (
+    ENDS,
+    LETTER,
+    LedgerStage,
+    claim_of,
+    digest,
+    settlements_of,
+    timeless,
+)
 
 ALL_ENDS: Final = (*ENDS, Outcome.ECHO, Outcome.STALE)
 #: Data that a ledger must bring back as it is. No ledger looks into it, so it need not be readable.

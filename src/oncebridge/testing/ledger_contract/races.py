@@ -20,8 +20,8 @@ from oncebridge.claim import Ask, Outcome, Status, Verdict
 from oncebridge.ledgers.protocol import Ledger, Query
 from oncebridge.settings import Settings
 from oncebridge.testing.clock import SkewedClock
-from oncebridge.testing.contract_stage import NS_PER_MS, LedgerStage, claim_of, digest, settlement_of
 from oncebridge.testing.faults import Fault, faulty
+from oncebridge.testing.ledger_contract.stage import NS_PER_MS, LedgerStage, claim_of, digest, settlement_of
 
 BATCH: Final = 50
 CHAIN: Final = 3
