@@ -1,20 +1,14 @@
-"""Captured deliveries from files: JSON lines, plain or gzipped, `-` for standard input.
+"""Captured deliveries, processed until each is settled.
 
-Nobody redelivers the contents of a file, so this source waits and retries by itself, as long as that does not take
+No one redelivers the contents of a file, so this source waits and retries by itself, as long as that does not take
 long. The rest stays unsettled in the ledger, and the next run over the same file tries it again.
 """
 
 from __future__ import annotations
 
-import gzip
 import heapq
-import os
-import select
-import sys
-import zlib
-from contextlib import contextmanager
 from operator import attrgetter, itemgetter
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,7 +17,8 @@ from oncebridge.engine.result import Result
 from oncebridge.engine.task import out_of_reach, stopped
 from oncebridge.engine.waiting import OUTAGE_BACKOFF, PATIENCE_US, POLL_US, made_attempt
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
-from oncebridge.sources.unwrap import WRAPPER_BYTES_MAX, unwrap
+from oncebridge.sources.captures.found import Tally
+from oncebridge.sources.captures.reading import read_captures
 
 if TYPE_CHECKING:
     import threading
@@ -35,98 +30,25 @@ if TYPE_CHECKING:
 
 BATCH: Final = 100
 WAITING_MAX: Final = 1000  # beyond that, waiting deliveries are processed before more is read
-INPUT_POLL_SECONDS: Final = 0.1
-CHUNK_BYTES: Final = 1_048_576
 OUTAGE_PATIENCE_US: Final = 60_000_000  # in an outage during which nothing is settled
 
 
 def read_deliveries(
-    paths: Iterable[str], stopping: threading.Event, progress: Callable[[int], None] = lambda _: None
+    paths: Iterable[str],
+    stopping: threading.Event,
+    progress: Callable[[int], None] = lambda _: None,
+    tally: Tally | None = None,
 ) -> Iterator[bytes | None]:
-    """Yield the deliveries in each line; blank lines have none. `progress` gets the number of bytes read.
+    """Yield the deliveries of captures; None means that standard input is silent for now.
 
-    None means that standard input is silent for now: a pipe may be quiet for long, and deliveries already read
-    should not wait for the next ones.
+    A pipe may be quiet for long, and deliveries already read should not wait for the next ones. After the last one,
+    `ConfigurationError` names the files that could not be read to their end.
     """
-    for path in paths:
-        lines = _lines_of_input(stopping) if path == "-" else _lines_of_file(path)
-        for line in _values(lines, path):
-            progress(len(line or b""))
-            if line is None:
-                yield None
-            elif line.strip():
-                yield from unwrap(line.strip())
-
-
-def _values(lines: Iterator[bytes | None], path: str) -> Iterator[bytes | None]:
-    """Yield each line, or all of them as one if they are one value written over many lines."""
-    first = True
-    for line in lines:
-        if first and line is not None and line.strip() in (b"{", b"["):  # nobody's first JSON line is a lone brace
-            yield _whole(line, lines, path)
-            return
-        yield line
-        first = first and (line is None or not line.strip())
-
-
-def _whole(start: bytes, lines: Iterator[bytes | None], path: str) -> bytes:
-    pieces, size = [start], len(start)
-    for line in lines:
-        pieces.append(line or b"")
-        size += len(line or b"")
-        if size > WRAPPER_BYTES_MAX:
-            raise ConfigurationError(
-                f"{path}: is one JSON value of more than {WRAPPER_BYTES_MAX:,} bytes; write it as JSON lines"
-            )
-    return b"\n".join(pieces)
-
-
-def _lines_of_file(path: str) -> Iterator[bytes]:
-    with _opened(path) as file:
-        # A line without end is read in pieces, each unreadable by itself, rather than all at once into memory.
-        while line := file.readline(WRAPPER_BYTES_MAX):
-            yield line
-
-
-def _lines_of_input(stopping: threading.Event) -> Iterator[bytes | None]:
-    """Read standard input without blocking in it, so that a signal is noticed while it is quiet."""
-    source, size = sys.stdin.fileno(), 0
-    pieces: list[bytes] = []  # of a line whose end has not arrived yet
-    while not stopping.is_set():
-        if not select.select([source], [], [], INPUT_POLL_SECONDS)[0]:
-            yield None
-            continue
-        chunk = os.read(source, CHUNK_BYTES)
-        if not chunk:
-            yield b"".join(pieces)
-            return
-        *ends, rest = chunk.split(b"\n")
-        for end in ends:
-            yield b"".join((*pieces, end))
-            pieces, size = [], 0
-        pieces.append(rest)
-        size += len(rest)
-        if size >= WRAPPER_BYTES_MAX:
-            yield b"".join(pieces)
-            pieces, size = [], 0
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
-    try:
-        # gzip's reader is a binary file in all but name.
-        file: IO[bytes] = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # type: ignore[assignment]  # noqa: PTH123, SIM115
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path}: {error.strerror}; give a file of JSON lines, or - for standard input"
-        ) from None
-    with file:
-        try:
-            yield file
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ConfigurationError(f"{path}: not readable as gzip: {error}") from None
-        except IsADirectoryError:
-            raise ConfigurationError(f"{path}: is a directory; name the files in it") from None
+    found = Tally() if tally is None else tally
+    for one in read_captures(paths, found, stopping=stopping, progress=progress):
+        yield None if one is None else one.raw
+    if found.troubles:
+        raise ConfigurationError(found.trouble_text)
 
 
 Numbered = tuple[int, "Delivery"]

@@ -28,7 +28,7 @@ WRAPPER_CONTAINERS_MAX: Final = 16 * CONTAINERS_MAX
 NESTING_MAX: Final = 8  # a wrapper in a wrapper in a wrapper is real; more is an attack
 
 #: Without one of these a text is no wrapper, which saves parsing it.
-_MARKS: Final = (
+MARKS: Final = (
     b'"Records"', b'"deliveryStreamArn"', b'"rawData"', b'"requestPayload"', b'"requestContext"', b'"aws:sqs"',
     b'"aws:kinesis"', b'"aws:sns"', b'"TopicArn"', b'"SystemMetadata"',
 )  # fmt: skip
@@ -75,39 +75,58 @@ def _from_text(data: bytes, nesting: int) -> Iterator[Any]:
         yield from _from_part(part, nesting - 1, msgspec.json.encode)
 
 
+_ABSENT: Final = msgspec.Raw()
+
+
 class _Marks(msgspec.Struct, gc=False):
     """The fields that mark an event; the rest is skipped."""
 
-    detail: msgspec.Raw = msgspec.Raw()
-    eventBody: msgspec.Raw = msgspec.Raw()  # noqa: N815 - as Genesys writes it
+    detail: msgspec.Raw = _ABSENT
+    eventBody: msgspec.Raw = _ABSENT  # noqa: N815 - as Genesys writes it
 
 
 _event_marks: Final = msgspec.json.Decoder(_Marks).decode
 
 
+def marked_as_event(data: bytes) -> bool:
+    """Return whether a text is an object with a field that marks an event; msgspec's error if it is no object."""
+    marks = _event_marks(data)
+    return marks.detail is not _ABSENT or marks.eventBody is not _ABSENT
+
+
 def _may_be_a_wrapper(data: bytes) -> bool:
     """Return whether a text is worth parsing: nearly every one is clearly an event, and many are no JSON."""
     try:
-        marks = _event_marks(data)
+        return not marked_as_event(data) and any(mark in data for mark in MARKS)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return False
-    return not (bytes(marks.detail) or bytes(marks.eventBody)) and any(mark in data for mark in _MARKS)
 
 
 def _from_array(data: bytes, nesting: int) -> Iterator[Any]:
     """Take an array apart byte for byte, which is many times faster than parsing and writing all of it."""
-    elements: list[msgspec.Raw] = []
-    if len(data) <= WRAPPER_BYTES_MAX:
-        with suppress(msgspec.MsgspecError, RecursionError, ValueError):
-            elements = _elements(data)
+    elements = elements_of(data)
     if not elements:
         yield data
-    for element in elements:
-        text = bytes(element)
-        if text.startswith(b'"'):
-            with suppress(msgspec.MsgspecError, ValueError):  # else it is refused with a reason later
-                text = _text(text).encode()
+    for text in elements:
         yield from _from_text(text, nesting - 1)
+
+
+def elements_of(data: bytes) -> list[bytes]:
+    """Return the elements of an array as they are written, texts without their quotes; none if it is broken."""
+    if len(data) > WRAPPER_BYTES_MAX:
+        return []
+    try:
+        return [text_of(bytes(element)) for element in _elements(data)]
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return []
+
+
+def text_of(value: bytes) -> bytes:
+    """Return the text of a JSON text; any other value as it is."""
+    if value.startswith(b'"'):
+        with suppress(msgspec.MsgspecError, ValueError):  # else it is refused with a reason later
+            return _text(value).encode()
+    return value
 
 
 def _from_part(part: Any, nesting: int, write: Callable[[Any], Any]) -> Iterator[Any]:
@@ -136,7 +155,12 @@ def _inner(tree: Any) -> list[Any] | None:
     """Return the content of a wrapper; None if it is no wrapper, or empty."""
     if isinstance(tree, list):
         return tree or None  # Pipes, and buses that deliver in batches
-    if not isinstance(tree, dict) or is_event(tree):
+    return content_of(tree) if isinstance(tree, dict) else None
+
+
+def content_of(tree: dict[str, Any]) -> list[Any] | None:
+    """Return the content of an object that is a wrapper; None if it is none, or empty."""
+    if is_event(tree):
         return None
     return next((held for held in (shape(tree) for shape in SHAPES) if held), None)
 
@@ -165,9 +189,9 @@ def from_batch(record: Any) -> Any:
     if is_of(record, "aws:sqs"):
         return record["body"] if isinstance(record.get("body"), str) else record
     if is_of(record, "aws:kinesis"):
-        return _decoded(stream["data"]) if isinstance(stream, dict) and _has_texts(stream, "data") else record
+        return decoded(stream["data"]) if isinstance(stream, dict) and has_texts(stream, "data") else record
     if record.get("EventSource") == "aws:sns":
-        return topic["Message"] if isinstance(topic, dict) and _has_texts(topic, "Message") else record
+        return topic["Message"] if isinstance(topic, dict) and has_texts(topic, "Message") else record
     return record
 
 
@@ -182,13 +206,13 @@ def _firehose_records(tree: dict[str, Any]) -> list[Any] | None:
 
 def is_firehose(tree: dict[str, Any]) -> bool:
     """Return whether an object is a batch that Firehose wants to have transformed."""
-    named = _has_texts(tree, "invocationId") and _is_arn(tree.get("deliveryStreamArn"), "firehose")
+    named = has_texts(tree, "invocationId") and _is_arn(tree.get("deliveryStreamArn"), "firehose")
     return named and isinstance(tree.get("records"), list)
 
 
 def firehose_data(record: Any) -> Any:
     """Return the content of a record of Firehose; the record itself if it has none."""
-    return _decoded(record["data"]) if isinstance(record, dict) and "data" in record else record
+    return decoded(record["data"]) if isinstance(record, dict) and "data" in record else record
 
 
 def _firehose_failure(tree: dict[str, Any]) -> list[Any] | None:
@@ -196,21 +220,21 @@ def _firehose_failure(tree: dict[str, Any]) -> list[Any] | None:
     counted = all(
         type(tree.get(name)) is int for name in ("attemptsMade", "arrivalTimestamp", "attemptEndingTimestamp")
     )
-    return [_decoded(tree["rawData"])] if counted and _has_texts(tree, "rawData", "errorCode") else None
+    return [decoded(tree["rawData"])] if counted and has_texts(tree, "rawData", "errorCode") else None
 
 
 def _failure_destination(tree: dict[str, Any]) -> list[Any] | None:
     """Recognise what Lambda sends to a destination of a function's invocations."""
     context = tree.get("requestContext")
-    if not isinstance(context, dict) or not _has_texts(tree, "version", "timestamp"):
+    if not isinstance(context, dict) or not has_texts(tree, "version", "timestamp"):
         return None
-    named = _has_texts(context, "requestId", "condition") and _is_arn(context.get("functionArn"), "lambda")
+    named = has_texts(context, "requestId", "condition") and _is_arn(context.get("functionArn"), "lambda")
     return [tree["requestPayload"]] if named and "requestPayload" in tree else None
 
 
 def _message(tree: dict[str, Any]) -> list[Any] | None:
     """Recognise a message of SQS, whether the queue's own trigger or a pipe delivers it."""
-    return [tree["body"]] if is_of(tree, "aws:sqs") and _has_texts(tree, "receiptHandle", "md5OfBody", "body") else None
+    return [tree["body"]] if is_of(tree, "aws:sqs") and has_texts(tree, "receiptHandle", "md5OfBody", "body") else None
 
 
 def _stream_record(tree: dict[str, Any]) -> list[Any] | None:
@@ -219,8 +243,8 @@ def _stream_record(tree: dict[str, Any]) -> list[Any] | None:
         return None
     inner = tree.get("kinesis")
     held = inner if isinstance(inner, dict) else tree
-    named = _has_texts(tree, "eventID") and _has_texts(held, "sequenceNumber", "partitionKey", "data")
-    return [_decoded(held["data"])] if named else None
+    named = has_texts(tree, "eventID") and has_texts(held, "sequenceNumber", "partitionKey", "data")
+    return [decoded(held["data"])] if named else None
 
 
 def _topic_record(tree: dict[str, Any]) -> list[Any] | None:
@@ -233,19 +257,19 @@ def _topic_record(tree: dict[str, Any]) -> list[Any] | None:
 
 def _notification(tree: dict[str, Any]) -> list[Any] | None:
     """Recognise a notification as a topic sends it to a queue or over HTTP."""
-    signed = _has_texts(tree, "Timestamp", "SignatureVersion", "Signature")
+    signed = has_texts(tree, "Timestamp", "SignatureVersion", "Signature")
     return [tree["Message"]] if signed and _is_notification(tree) else None
 
 
 def _is_notification(tree: dict[str, Any]) -> bool:
     named = tree.get("Type") == "Notification" and _is_arn(tree.get("TopicArn"), "sns")
-    return named and _has_texts(tree, "MessageId", "Message")
+    return named and has_texts(tree, "MessageId", "Message")
 
 
 def _custom_bus(tree: dict[str, Any]) -> list[Any] | None:
     """Recognise an event of a custom event bus that sends its metadata beside it."""
     system = tree.get("SystemMetadata")
-    named = isinstance(system, dict) and _has_texts(system, "aws:EventId", "aws:DeliveryType")
+    named = isinstance(system, dict) and has_texts(system, "aws:EventId", "aws:DeliveryType")
     return [_with_id(tree["Data"], system)] if named and isinstance(tree.get("Data"), dict) else None
 
 
@@ -257,13 +281,11 @@ def is_request(tree: Any) -> bool:
     if not isinstance(context, dict):
         return False
     if isinstance(context.get("http"), dict):
-        return _has_texts(tree, "version", "routeKey", "rawPath")
+        return has_texts(tree, "version", "routeKey", "rawPath")
     balancer = context.get("elb")
     if isinstance(balancer, dict):
-        return _has_texts(tree, "httpMethod", "path") and _is_arn(
-            balancer.get("targetGroupArn"), "elasticloadbalancing"
-        )
-    return _has_texts(tree, "httpMethod", "path", "resource") and _has_texts(context, "httpMethod", "requestId")
+        return has_texts(tree, "httpMethod", "path") and _is_arn(balancer.get("targetGroupArn"), "elasticloadbalancing")
+    return has_texts(tree, "httpMethod", "path", "resource") and has_texts(context, "httpMethod", "requestId")
 
 
 def _request(tree: dict[str, Any]) -> list[Any] | None:
@@ -272,10 +294,11 @@ def _request(tree: dict[str, Any]) -> list[Any] | None:
 
 def body_of(tree: dict[str, Any]) -> Any:
     """Return the body of a request."""
-    return _decoded(tree.get("body")) if tree.get("isBase64Encoded") is True else tree.get("body")
+    return decoded(tree.get("body")) if tree.get("isBase64Encoded") is True else tree.get("body")
 
 
-def _has_texts(tree: dict[str, Any], *names: str) -> bool:
+def has_texts(tree: dict[str, Any], *names: str) -> bool:
+    """Return whether an object has a text in each of these fields."""
     return all(isinstance(tree.get(name), str) for name in names)
 
 
@@ -318,7 +341,7 @@ def _with_id(data: Any, system: Any) -> Any:
     return data
 
 
-def _decoded(data: Any) -> Any:
+def decoded(data: Any) -> Any:
     """Decode base64; return text that is no base64 as it is, to be refused with a reason later."""
     if not isinstance(data, str):
         return data

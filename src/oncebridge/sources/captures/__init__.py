@@ -1,0 +1,1 @@
+"""Captures, as people get them out of their accounts: files, directories and standard input into deliveries."""
