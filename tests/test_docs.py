@@ -43,12 +43,15 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 SETTINGS = ROOT / "docs" / "settings.md"
 AWS = ROOT / "docs" / "aws.md"
+CAPTURES = ROOT / "docs" / "captures.md"
 HTTP = ROOT / "docs" / "http.md"
 SINKS = ROOT / "docs" / "sinks.md"
 QUESTIONS = ROOT / "docs" / "questions.md"
 CUT_OVER = ROOT / "docs" / "cut-over.md"
 TESTING = ROOT / "docs" / "testing.md"
-MANUAL = [README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, HTTP, CUT_OVER, QUESTIONS, TESTING]
+MANUAL = [
+    README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, CAPTURES, HTTP, CUT_OVER, QUESTIONS, TESTING,
+]  # fmt: skip
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 DOCS = [*MANUAL, *BESIDE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from oncebridge.bridge import Bridge
+from oncebridge.cli.captures import EXIT_NOTHING, Captures, holds_nothing, say_skipped
 from oncebridge.cli.output import results, say, write_json
 from oncebridge.cli.tables import wrapped
 from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, bridge_for, is_unnamed
@@ -17,13 +17,14 @@ from oncebridge.diagnosis.explain import Explanation
 from oncebridge.diagnosis.explain import explain as explain_one
 from oncebridge.errors import Unreadable
 from oncebridge.settings import DEFAULT_LEDGER
+from oncebridge.sources.captures.found import Tally
 from oncebridge.sources.file import read_deliveries
 from oncebridge.topics import Profiles
 from oncebridge.visible import visible
 
 
 def explain(
-    files: Annotated[list[str], typer.Argument(help="JSON lines, .gz too; - is standard input.", metavar="FILE...")],
+    files: Captures,
     *,
     handler: BridgeOption = None,
     ledger: LedgerOption = None,
@@ -34,7 +35,8 @@ def explain(
     bridge = bridge_for(handler, ledger, settings)
     loaded = bridge.settings
     profiles, secret = Profiles(loaded.profiles), _secret(bridge)
-    deliveries = (raw for raw in read_deliveries(files, threading.Event()) if raw is not None)
+    tally = Tally()
+    deliveries = (raw for raw in read_deliveries(files, threading.Event(), tally=tally) if raw is not None)
     for number, raw in enumerate(deliveries, start=1):
         try:
             explanation = explain_one(raw, profiles, secret, replays_anew=loaded.replays_anew, reshape=loaded.reshape)
@@ -45,6 +47,9 @@ def explain(
             write_json(explanation)
         else:
             _write(number, explanation)
+    say_skipped(tally)
+    if holds_nothing(tally):
+        raise typer.Exit(EXIT_NOTHING)
 
 
 def _secret(bridge: Bridge) -> bytes:

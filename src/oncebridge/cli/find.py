@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from oncebridge.claim import SETTLED
+from oncebridge.cli.captures import say_skipped
 from oncebridge.cli.output import (
     NOT_RECORDED,
     entry_as_dict,
@@ -25,6 +26,7 @@ from oncebridge.errors import Unreadable
 from oncebridge.event import parse
 from oncebridge.identity import conflict_key, identify, key_bytes, key_text, subject_digest, unreadable_key
 from oncebridge.ledgers.protocol import Query
+from oncebridge.sources.captures.found import Tally
 from oncebridge.sources.file import read_deliveries
 from oncebridge.topics import Profiles
 
@@ -41,7 +43,7 @@ NEWEST: Final = "newest state"
 
 def find(
     what: Annotated[
-        str, typer.Argument(help="A key, a file of events, or the id of a conversation or user.", metavar="ID|FILE")
+        str, typer.Argument(help="A key, a capture, or the id of a conversation or user.", metavar="ID|FILE")
     ],
     *,
     handler: BridgeOption = None,
@@ -51,7 +53,9 @@ def find(
 ) -> None:
     """Show what the ledger knows of an event, or of a conversation's or user's events."""
     with existing_bridge(handler, ledger, settings) as bridge:
-        found = [*_found(bridge, what)]
+        tally = Tally()
+        found = [*_found(bridge, what, tally)]
+    say_skipped(tally)
     if json:
         for role, entry in found:
             write_json({"role": role, **entry_as_dict(entry)})
@@ -133,13 +137,13 @@ def _fields(entry: Entry) -> Iterator[tuple[str, object]]:
         yield "worker", f"{NOT_RECORDED}; the log of the one that claimed it has the key, at level info"
 
 
-def _found(bridge: Bridge, what: str) -> Iterator[tuple[str, Entry]]:
+def _found(bridge: Bridge, what: str, tally: Tally) -> Iterator[tuple[str, Entry]]:
     flow = bridge.open()
     key = key_bytes(what)
     if key is not None:
         yield from (("event", entry) for entry in bridge.ledger.get(key))
-    elif what == "-" or is_file(what):
-        for raw in read_deliveries([what], flow.stopping):
+    elif what == "-" or is_capture(what):
+        for raw in read_deliveries([what], flow.stopping, tally=tally):
             for known in [] if raw is None else _keys_of(bridge, raw):
                 yield from (("event", entry) for entry in bridge.ledger.get(known))
     else:
@@ -148,10 +152,10 @@ def _found(bridge: Bridge, what: str) -> Iterator[tuple[str, Entry]]:
         yield from ((NEWEST, entry) for entry in bridge.ledger.scan(Query(subject=subject, entities=True)))
 
 
-def is_file(name: str) -> bool:
-    """Return whether a name is that of a file; one too long for a name is none."""
+def is_capture(name: str) -> bool:
+    """Return whether a name is that of a file or directory; one too long for a name is none."""
     try:
-        return Path(name).is_file()
+        return name != "" and (Path(name).is_file() or Path(name).is_dir())
     except OSError:
         return False
 

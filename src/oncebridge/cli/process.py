@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import typer
 from msgspec.structs import replace
 
+from oncebridge.cli.captures import EXIT_NOTHING, Captures, holds_nothing, is_read, say_skipped, total_bytes
 from oncebridge.cli.output import opened_for_writing, progress_bar, report_books, report_shadow, say
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
@@ -28,6 +28,7 @@ from oncebridge.cli.wiring import (
 )
 from oncebridge.engine.result import delivered
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, OncebridgeError
+from oncebridge.sources.captures.found import Tally
 from oncebridge.sources.file import BATCH, FileRun, read_deliveries
 from oncebridge.visible import visible_json
 
@@ -42,7 +43,7 @@ MEMORY: Final = "memory://"
 
 
 def process(
-    files: Annotated[list[str], typer.Argument(help="JSON lines, .gz too; - is standard input.", metavar="FILE...")],
+    files: Captures,
     *,
     ledger: LedgerOption = None,
     handler: HandlerOption = None,
@@ -71,16 +72,17 @@ def process(
         bridge_for, handler, settings=settings, lease_seconds=lease, concurrency=concurrency, shadow=shadow or None
     )
     bridge = _bridge_of_run(make, handler, ledger, prime=prime)
-    if verdicts is not None and any(_same_file(verdicts, name) for name in files):
+    if verdicts is not None and is_read(verdicts, files):
         raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")
     outage: OncebridgeError | None = None
     with ExitStack() as stack:
         lines = None if verdicts is None else stack.enter_context(opened_for_writing(verdicts))
         stack.enter_context(opened(bridge))
         bar = stack.enter_context(progress_bar(over_bytes=True))
-        task = bar.add_task("processing", total=_total_bytes(files))
+        task = bar.add_task("processing", total=total_bytes(files))
         flow = bridge.open()
-        deliveries = read_deliveries(files, flow.stopping, progress=lambda number: bar.advance(task, number))
+        tally = Tally()
+        deliveries = read_deliveries(files, flow.stopping, lambda number: bar.advance(task, number), tally)
         run = FileRun(
             flow,
             bridge.books,
@@ -98,11 +100,14 @@ def process(
             outage = error
     if run.unread is None or bridge.books.received:
         _report(bridge, run, json=json, verdicts=verdicts)
+    say_skipped(tally)
     trouble = outage or run.unread
     if trouble is not None:
         raise trouble
     if not run.finished:
         raise typer.Exit(EXIT_AGAIN)
+    if holds_nothing(tally):
+        raise typer.Exit(EXIT_NOTHING)
 
 
 def _bridge_of_run(make: Callable[..., Bridge], handler: str | None, ledger: str | None, *, prime: bool) -> Bridge:
@@ -173,14 +178,3 @@ def _report(bridge: Bridge, run: FileRun, *, json: bool, verdicts: str | None) -
         )
     elif not run.finished:
         say("stopped before everything was settled; run the same command again to go on")
-
-
-def _same_file(one: str, other: str) -> bool:
-    return Path(one).exists() and Path(other).exists() and Path(one).samefile(other)
-
-
-def _total_bytes(files: list[str]) -> int | None:
-    """Return how much there is to read; unknown for standard input and compressed files."""
-    if any(name == "-" or name.endswith(".gz") or not Path(name).is_file() for name in files):
-        return None
-    return sum(Path(name).stat().st_size for name in files)
