@@ -39,21 +39,32 @@ def send(client, url, deliveries):
         assert len(client.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == len(entries)
 
 
+def left_in(client, url):
+    """Return how many messages of a queue can be seen, and how many are hidden."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    found = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    return [int(found[name]) for name in names]
+
+
 class Consuming:
     """`consume` in threads of this process, at a time that this test moves."""
 
-    def __init__(self, client, url, receiver, clock, **settings):
-        """Make the parts, and begin."""
-        sink = WebhookSettings(name="crm", url=receiver.url, private_addresses=True, timeout_seconds=60)
+    def __init__(self, client, url, receiver, clock, limit=1000):
+        """Make the parts, and begin; instead of a receiver, there may be a handler."""
+        sinks = ()
+        if not callable(receiver):
+            sinks = (WebhookSettings(name="crm", url=receiver.url, private_addresses=True, timeout_seconds=60),)
         self.clock = clock
         self.start_us = clock.now_us()
-        self.bridge = Bridge(MemoryLedger(clock), settings=Settings(sinks=(sink,), **settings), clock=clock)
+        self.bridge = Bridge(MemoryLedger(clock), settings=Settings(sinks=sinks), clock=clock)
+        if not sinks:
+            self.bridge.on("*")(receiver)
         self.run = QueueRun(
             self.bridge.open(),
             Queue(client, url, poll_seconds=0),
             self.bridge.settings,
             workers=4,
-            limit=1000,
+            limit=limit,
             receive=self.bridge.books.receive,
             account=self.bridge.account,
             say=lambda _: None,
@@ -127,10 +138,7 @@ def test_five_minutes_of_failures_lose_nothing(queue):
     attempts = Counter(int(request.headers["Oncebridge-Attempt"]) for request in receiver.requests)
     assert max(attempts) <= 3
     assert len(receiver.requests) < 200 + 60  # while it fails it is hardly called
-    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-    client, url = queue
-    left = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-    assert [int(left[name]) for name in names] == [0, 0]
+    assert left_in(*queue) == [0, 0]
 
 
 def test_one_poisonous_event_is_a_dead_letter_in_the_end(queue):
@@ -163,3 +171,20 @@ def test_poisonous_events_do_not_starve_the_others(queue):
         assert consuming.seconds < 5 * MINUTE_S
         consuming.close()
     assert consuming.books == {"received": 30, "processed": 20, "retrying": 10}
+
+
+def test_what_waits_for_hours_holds_up_nobody(queue):
+    """Where as many messages wait as may be in flight, those due last wait in the queue, and others are received."""
+
+    def handle(event):
+        if event.time_ms < payloads.TIME_MS + 20:
+            raise ValueError(event.key)
+
+    send(*queue, facts(40))
+    consuming = Consuming(*queue, handle, ManualClock(), limit=10)
+    consuming.go_on(lambda: consuming.books.get("processed") == 20)
+    assert consuming.seconds < 10 * MINUTE_S
+    consuming.close()
+    assert consuming.books == {"received": 40, "processed": 20, "retrying": 20}
+    assert list(consuming.bridge.dead_letters.list()) == []
+    assert left_in(*queue) == [0, 20]  # hidden until they are due

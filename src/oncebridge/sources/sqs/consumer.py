@@ -141,6 +141,7 @@ class QueueRun:
         self._queue_outage = Outage(say, "SQS answers again; going on")
         self._said: set[str] = set()
         self._reached, self._number = False, 0
+        self._made_room = False
         #: When an event was last tried, or came in.
         self._tried_us = flow.clock.monotonic_us()
         self._usual_us = SHARE_US  # until it is measured
@@ -316,10 +317,24 @@ class QueueRun:
             retry_at_us, busy = wait_us(results)
             if not self.in_flight.put_back(message, now_us + retry_at_us, keeps_place=busy):
                 self._account(results)
+        self._make_room(now_us)
         if over:
             self._tried_us = now_us
             self._delete(over)
             self.in_flight.forget(over)
+
+    def _make_room(self, now_us: int) -> None:
+        """Have SQS keep messages that wait for long where as many are held as may be: others need not wait for them."""
+        far_off = self.in_flight.far_off(now_us + PATIENCE_US)
+        if not far_off:
+            return
+        if not self._made_room:
+            self._made_room = True
+            self._warn("as many messages wait for their next try as may be in flight; some wait in the queue instead")
+        idle = [one for message in far_off for one in self.in_flight.let_go(message) or ()]
+        self._visibility.hand_back(idle)
+        for one in idle:
+            self._account(one.results)
 
     def _delete(self, messages: list[Message]) -> None:
         """Delete messages; those that SQS does not delete are redelivered, and recognised as duplicates then."""

@@ -143,6 +143,13 @@ class InFlight:
             self._closed = True
             self._changed.notify_all()
 
+    def far_off(self, after_us: int) -> list[Message]:
+        """Return messages to let go of where no more may be held: the last of those that are due after this moment."""
+        with self._changed:
+            if len(self._all) < self._limit:
+                return []
+            return heapq.nlargest(AT_ONCE, [message for message in self._waiting if message.due_us > after_us])
+
     def look(self) -> None:
         """Wake all waiting threads."""
         with self._changed:
