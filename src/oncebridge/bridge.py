@@ -30,6 +30,7 @@ from oncebridge.settings.sinks.webhook import downstream_sink
 from oncebridge.sinks import Breakers, SinkContext, make_sink
 from oncebridge.sinks.letters import make_copiers
 from oncebridge.sources.lambda_handler import answer
+from oncebridge.sources.sqs.postponing import Postponing
 from oncebridge.telemetry import Books, Telemetry, debug
 from oncebridge.telemetry.counting import Counts, Topics, columns_by_topic
 from oncebridge.telemetry.emf import EmbeddedMetrics
@@ -109,6 +110,7 @@ class Bridge:
             ledger=self.ledger,
             retention_us=int(settings.retention_days * DAY_US),
         )
+        self._postponing = Postponing(self._clock, self.telemetry.warn) if settings.hide_until_retry else None
         for sink in settings.sinks:
             self._add_sink(sink)
         if settings.shadow and self._by_topic is None:
@@ -266,6 +268,7 @@ class Bridge:
                 settings=self.settings,
                 clock=self._clock,
                 telemetry=self.telemetry,
+                postponing=self._postponing,
             )
         finally:
             if metrics is not None:
@@ -405,6 +408,8 @@ class Bridge:
             self.ledger.close()
             for sink in self.sinks.values():
                 sink.close()
+            if self._postponing is not None:
+                self._postponing.close()
 
 
 #: The bridges of this process that functions were registered on.

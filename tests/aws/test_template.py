@@ -123,7 +123,10 @@ def test_nothing_is_allowed_by_a_star(statement):
 
 #: Line by line: what the function may do, and on what.
 RIGHTS = {
-    "TakeFromTheQueue": ({"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}, arn("Queue")),
+    "TakeFromTheQueue": (
+        {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ChangeMessageVisibility"},
+        arn("Queue"),
+    ),
     "KeepWhatFailed": ({"sqs:SendMessage"}, arn("LeftoverQueue")),
     "WriteLogs": ({"logs:CreateLogStream", "logs:PutLogEvents"}, arn("LogGroup")),
     "KeepTheLedger": (

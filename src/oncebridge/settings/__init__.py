@@ -91,6 +91,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "EventBridge's 1",
         ),
     ] = 4.0
+    hide_until_retry: Annotated[
+        bool,
+        Meta(
+            description="whether a Lambda function hides a failed message in its queue until its next attempt is due; "
+            "needs `sqs:ChangeMessageVisibility` there"
+        ),
+    ] = False
     concurrency: Annotated[int, Meta(ge=1, le=256, description="handlers at a time")] = 1
     replays_anew: Annotated[
         bool, Meta(description="whether each named archive replay processes every event once more")

@@ -42,6 +42,9 @@ class Record(Discreet, msgspec.Struct, frozen=True, kw_only=True):
     sent_ms: int | None = None
     #: The data that Firehose expects back.
     data: Any = None
+    #: Of a message: its queue, and the receipt by which it can be hidden.
+    queue: str = ""
+    receipt: str = ""
 
 
 class Invocation(msgspec.Struct, frozen=True):
@@ -91,6 +94,8 @@ class _Label(NamedTuple):
     id: str
     group: str | None
     sent_ms: int | None
+    queue: str = ""
+    receipt: str = ""
 
 
 def _batch(records: list[Any], held: Iterable[Any]) -> Invocation | None:
@@ -102,7 +107,7 @@ def _batch(records: list[Any], held: Iterable[Any]) -> Invocation | None:
             return Invocation(
                 FailureReport.BY_NAME,
                 [
-                    Record(raws=unwrap_parsed(inner), id=label.id, group=label.group, sent_ms=label.sent_ms)
+                    Record(raws=unwrap_parsed(inner), **label._asdict())
                     for inner, label in zip(held, named, strict=True)
                 ],
             )
@@ -113,14 +118,13 @@ def _message_label(record: dict[str, Any]) -> _Label | None:
     """Label a message of SQS, whether the queue's own trigger or a pipe delivers it."""
     if not is_of(record, "aws:sqs"):
         return None
-    queue, attributes = record.get("eventSourceARN"), record.get("attributes")
+    queue, attributes = _text(record.get("eventSourceARN")), record.get("attributes")
     said = attributes if isinstance(attributes, dict) else {}
     sent = _text(said.get("SentTimestamp"))
     sent_ms = int(sent) if _MILLISECONDS.fullmatch(sent) else None
     # Fair queues have groups too, but no order.
-    if not isinstance(queue, str) or not queue.endswith(".fifo"):
-        return _Label(_text(record.get("messageId")), None, sent_ms)
-    return _Label(_text(record.get("messageId")), _text(said.get("MessageGroupId")), sent_ms)
+    group = _text(said.get("MessageGroupId")) if queue.endswith(".fifo") else None
+    return _Label(_text(record.get("messageId")), group, sent_ms, queue, _text(record.get("receiptHandle")))
 
 
 def _stream_label(record: dict[str, Any]) -> _Label | None:

@@ -15,6 +15,7 @@ from oncebridge.errors import NotAcknowledged
 from oncebridge.sources.http_request import answer_request
 from oncebridge.sources.invocation import ATTEMPTS, FailureReport, Record, recognise, waves
 from oncebridge.sources.shadow_queue import check_queues
+from oncebridge.sources.sqs.postponing import seconds_until_retry
 from oncebridge.sources.unwrap import is_request
 from oncebridge.telemetry import Move
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from oncebridge.clock import Clock
     from oncebridge.engine.result import Result
     from oncebridge.settings import Settings
+    from oncebridge.sources.sqs.postponing import Postponing
     from oncebridge.telemetry import Telemetry
 
 #: Kept free at the end of an invocation, to finish running handlers, settle and reply.
@@ -48,8 +50,9 @@ def answer(
     settings: Settings,
     clock: Clock,
     telemetry: Telemetry,
+    postponing: Postponing | None = None,
 ) -> Any:
-    """Process one invocation, and reply to it."""
+    """Process one invocation, and reply to it; with `postponing`, failed messages are hidden until they are due."""
     if settings.shadow:
         check_queues(event)
     limits = replace(GOES_ON, until_us=_until_us(context, clock))
@@ -64,6 +67,8 @@ def answer(
         _report_oldest(unfinished, clock, telemetry)
     match invocation.failure_report:
         case FailureReport.BY_NAME:
+            if postponing is not None and (limits.until_us is None or clock.monotonic_us() < limits.until_us):
+                _postpone(postponing, ended)
             failed = dict.fromkeys(one.record.id for one in ended if not one.acknowledged)
             return {"batchItemFailures": [{"itemIdentifier": name} for name in failed]}
         case FailureReport.BY_RECORD:
@@ -73,6 +78,17 @@ def answer(
             if not all(one.acknowledged for one in ended):
                 raise NotAcknowledged(why_again(results))
             return books_of([result.column for result in results])
+
+
+def _postpone(postponing: Postponing, ended: list[Ended]) -> None:
+    """Hide failed messages in their queues until their next attempts are due."""
+    queues: dict[str, list[tuple[str, int]]] = {}
+    for one in ended:
+        seconds = seconds_until_retry(one.results)
+        if not one.acknowledged and seconds is not None and one.record.receipt:
+            queues.setdefault(one.record.queue, []).append((one.record.receipt, seconds))
+    for queue, messages in queues.items():
+        postponing.hide(queue, messages)
 
 
 def _report_oldest(records: list[Record], clock: Clock, telemetry: Telemetry) -> None:

@@ -36,6 +36,7 @@ LOOK_SECONDS: Final = 0.2
 #: SQS counts messages that were deleted for about as long.
 HIDDEN_WAIT_SECONDS: Final = 60.0
 COUNT_AGAIN_SECONDS: Final = 0.5
+_IN_QUEUE: Final = "as many messages wait for their next try as may be in flight; some wait in the queue instead"
 _QUEUE_BACKOFF: Final = RetryPolicy(base_seconds=0.5, growth=2, cap_seconds=20.0)
 _DELETING: Final = RetryPolicy(attempts=4, base_seconds=0.2, growth=2, cap_seconds=5.0)
 
@@ -141,7 +142,6 @@ class QueueRun:
         self._queue_outage = Outage(say, "SQS answers again; going on")
         self._said: set[str] = set()
         self._reached, self._number = False, 0
-        self._made_room = False
         #: When an event was last tried, or came in.
         self._tried_us = flow.clock.monotonic_us()
         self._usual_us = SHARE_US  # until it is measured
@@ -328,9 +328,9 @@ class QueueRun:
         far_off = self.in_flight.far_off(now_us + PATIENCE_US)
         if not far_off:
             return
-        if not self._made_room:
-            self._made_room = True
-            self._warn("as many messages wait for their next try as may be in flight; some wait in the queue instead")
+        if _IN_QUEUE not in self._said:
+            self._said.add(_IN_QUEUE)
+            self._warn(_IN_QUEUE)
         idle = [one for message in far_off for one in self.in_flight.let_go(message) or ()]
         self._visibility.hand_back(idle)
         for one in idle:
