@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from oncebridge import Bridge, ConfigurationError, Settings
 from oncebridge.cli.consume import consume
 from oncebridge.handlers import Handlers
+from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings.sinks.webhook import downstream_sink
 from payloads import ACW, AUDITS, PRESENCE, PUBLISHED_MS, envelope, presence, raw
@@ -59,17 +61,44 @@ def test_verdicts_are_those_of_a_live_bridge_and_no_handler_is_called():
     assert called == []
 
 
-def test_nothing_a_shadow_remembers_is_done_for_a_live_handler():
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgres", "dynamodb"])
+def shared_ledger(request, tmp_path, monkeypatch):
+    """Return a ledger that a shadow and a live bridge share, of each kind, with nothing in it."""
+    name = f"shadow_{os.urandom(4).hex()}"
+    match request.param:
+        case "memory":
+            url = "memory://"
+        case "sqlite":
+            url = f"sqlite:///{tmp_path / 'once.db'}"
+        case "redis":
+            url = f"{request.getfixturevalue('valkey').url}?name={name}"
+        case "postgres":
+            server_url = request.getfixturevalue("postgres").url
+            url = f"{server_url}{'&' if '?' in server_url else '?'}schema={name}"
+        case "dynamodb":
+            server = request.getfixturevalue("ministack")
+            for variable, value in server.environment.items():
+                monkeypatch.setenv(variable, value)
+            url = f"dynamodb://{name}?region={server.region}&endpoint_url={server.url}"
+    ledger = ledger_from_url(url)
+    ledger.migrate()
+    yield ledger
+    ledger.close()
+
+
+def test_nothing_a_shadow_remembers_is_done_for_a_live_handler(shared_ledger):
     """A live bridge on the ledger of a shadow handles every event, by every handler, as on an empty one."""
-    ledger, called, expected = MemoryLedger(), [], []
+    ledger, called, expected = shared_ledger, [], []
     for _ in range(2):
-        bridge_on(ledger, called, shadow=True).process_many(TRAFFIC)
+        with bridge_on(ledger, called, shadow=True) as shadow:
+            shadow.process_many(TRAFFIC)
     assert called == []
     live = bridge_on(ledger, called)
     assert [result.verdict for result in live.process_many(TRAFFIC)] == VERDICTS
     bridge_on(MemoryLedger(), expected).process_many(TRAFFIC)
     assert called == expected
     assert len(called) == 4  # two facts and a state, one of them at two handlers
+    assert len([*live.dead_letters.list()]) == 2  # the unreadable delivery and the conflict: a shadow kept neither
 
 
 def test_a_shadow_keeps_no_dead_letter_and_sends_none_on():
@@ -147,7 +176,12 @@ def test_settings_make_a_shadow(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "event", [messages(LIVE, FACT), messages(SHADOWED, FACT)["Records"] + messages(LIVE, FACT)["Records"]]
+    "event",
+    [
+        messages(LIVE, FACT),
+        messages(SHADOWED, FACT)["Records"] + messages(LIVE, FACT)["Records"],
+        messages(LIVE, FACT)["Records"][0],
+    ],
 )
 def test_lambda_takes_no_messages_from_a_live_queue(event):
     """Messages of a queue that is not a shadow's own are not acknowledged: they belong to the program that handles."""

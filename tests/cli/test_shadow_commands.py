@@ -52,6 +52,22 @@ def test_people_read_it_by_topic(app):
     assert "dead list" not in ran.err
 
 
+def test_doctor_warns_of_a_shadow(app):
+    """Where a shadow was left on, doctor says that no handler is called; without one it says nothing of it."""
+    for environment, found in (({"ONCEBRIDGE_SHADOW": "true"}, 1), ({}, 0)):
+        ran = app("doctor", "--ledger", "memory://", "--json", **environment)
+        assert sum(finding["subject"] == "shadow" for finding in ran.one["findings"]) == found
+
+
+def test_a_shadow_redrives_nothing(app, explained):
+    """`dead redrive` under a setting that was left on is refused, and the letter is still there."""
+    app.write("bad.jsonl", [b"no event"])
+    app("process", "bad.jsonl", "--handler", "app:bridge")
+    options = ("--all", "--handler", "app:bridge")
+    assert "ONCEBRIDGE_SHADOW" in explained(app("dead", "redrive", *options, ONCEBRIDGE_SHADOW="1"), 2)
+    assert len(app("dead", "list", "--handler", "app:bridge", "--json").items) == 1
+
+
 def test_a_shadow_does_not_prime(app, explained):
     """`--prime` makes events done, `--shadow` must not: both together are refused."""
     assert "shadow" in explained(app("process", "in.jsonl", "--handler", "app:bridge", "--shadow", "--prime"), 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import urlsplit
 
 import typer
 from msgspec.structs import replace
@@ -90,7 +89,7 @@ def consume(
     )
     chosen = bridge.settings
     if chosen.shadow:
-        check_queue(urlsplit(queue_url).path.rpartition("/")[2])
+        check_queue(queue_url.partition("?")[0].rpartition("/")[2])
     workers = concurrency or (chosen.concurrency if chosen.concurrency > 1 else WORKERS)
     bridge.rewire(replace(chosen, concurrency=1))
     _check_takers(bridge, handler)

@@ -26,7 +26,7 @@ def check_queue(name: str) -> None:
 
 def check_queues(event: Any) -> None:
     """Refuse an invocation with messages of a queue that is not a shadow's own; other sources copy what they send."""
-    records = event.get("Records") if isinstance(event, dict) else event
+    records = event.get("Records", [event]) if isinstance(event, dict) else event
     for record in records if isinstance(records, list) else ():
         if isinstance(record, dict) and record.get("eventSource") == "aws:sqs":
             arn = record.get("eventSourceARN")
