@@ -65,8 +65,9 @@ def process(
 ) -> None:
     """Put captured events through the bridge.
 
-    Without --handler or sinks in the settings this is a trial: events are counted in memory, and nothing is remembered
-    unless --ledger is given. A ledger in the environment or the settings is left alone then; by --shadow, too.
+    Without --handler or sinks, and with --shadow, events are counted in memory.
+
+    Then only a ledger given as --ledger is written, not one of the settings.
     """
     make = partial(
         bridge_for, handler, settings=settings, lease_seconds=lease, concurrency=concurrency, shadow=shadow or None
@@ -123,15 +124,18 @@ def _bridge_of_run(make: Callable[..., Bridge], handler: str | None, ledger: str
                 "--prime: no handler and no ledger are named; name the bridge whose handlers the events count as done "
                 "for (--handler), or the ledger that is to remember them (--ledger)"
             )
+        priming = bridge.priming()
         say("priming: events are remembered as done, and no handler is called")
-    elif bridge.settings.shadow:
+        say_which_ledger(bridge)
+        return priming
+    if bridge.settings.shadow:
         if ledger is None:
             bridge.rewire(bridge.settings, MEMORY)
         return bridge
-    elif not has_handlers:
-        bridge = _bridge_of_trial(make, ledger)
+    if not has_handlers:
+        return _bridge_of_trial(make, ledger).priming()
     say_which_ledger(bridge)
-    return bridge.priming() if prime or not has_handlers else bridge
+    return bridge
 
 
 def _bridge_of_trial(make: Callable[..., Bridge], ledger: str | None) -> Bridge:

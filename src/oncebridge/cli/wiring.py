@@ -67,7 +67,7 @@ ShadowOption = Annotated[
     typer.Option(
         "--shadow",
         help="Judge and count events beside a program that handles them; call no handler and no sink.",
-        show_default=setting_or("shadow"),
+        show_default="setting shadow",
     ),
 ]
 JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
