@@ -33,6 +33,9 @@ MADE_ELSEWHERE = {
         ),
         "… connections were closed: all connections = … were taken, and these were idle",
     ],
+    ("telemetry.failures", "self._warn(move, f'{who}: {move.reason}', unsaid, place, detail)"): [
+        "…: handler raised … at attempt … of …; to be tried again"
+    ],
     ("telemetry.__init__", "logger.warning(visible(message), extra={'oncebridge': fields})"): [],  # of all others
 }
 
@@ -42,13 +45,26 @@ def module_name(path):
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
+def _part(node):
+    return node.value if isinstance(node, ast.Constant) else "…"
+
+
 def words(node):
     """Return a text as the runbook writes it, with … for every part that is not fixed; None if nothing is."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.replace("%s", "…")
     if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        return re.sub("…+", "…", "".join(_part(part) for part in node.values))
     return None
+
+
+def assigned(node):
+    """Yield the variable that an assignment gives a text to, with that text."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    text = words(node.value) if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+    for target in targets if text else ():
+        if isinstance(target, ast.Name):
+            yield target.id, text
 
 
 def is_writer(call):
@@ -64,10 +80,13 @@ def is_writer(call):
 def written():
     """Yield the module, the call and the words of each line."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        named = dict(variable for node in nodes for variable in assigned(node))
+        for node in nodes:
             if isinstance(node, ast.Call) and is_writer(node):
                 given = [*node.args, *(keyword.value for keyword in node.keywords)]
-                found = [text for text in map(words, given) if text is not None and len(text.strip("… :")) > 8]
+                texts = [named.get(one.id) if isinstance(one, ast.Name) else words(one) for one in given]
+                found = [text for text in texts if text is not None and len(text.strip("… :")) > 8]
                 yield module_name(path), ast.unparse(node), found
 
 
