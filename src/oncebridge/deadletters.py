@@ -13,7 +13,7 @@ from oncebridge.discreet import Discreet
 from oncebridge.engine.limits import GOES_ON
 from oncebridge.engine.result import Result, joined, reason_for, with_error
 from oncebridge.engine.task import Ended, Task, results_of
-from oncebridge.errors import ConfigurationError
+from oncebridge.errors import ConfigurationError, NothingFound
 from oncebridge.identity import key_text, unreadable_key
 from oncebridge.ledgers.protocol import longest_unchanged
 from oncebridge.letter_filter import Filters, is_any_given, read_filters, read_key
@@ -196,7 +196,7 @@ class DeadLetters:
         """Return the letters of a key, which must have some."""
         entries = self._entries(key)
         if not entries:
-            raise ConfigurationError(f"no dead letter under {key_text(key)}; see: oncebridge dead list")
+            raise NothingFound(f"no dead letter under {key_text(key)}; see: oncebridge dead list")
         return entries
 
     def _entries(self, key: bytes) -> tuple[Entry, ...]:

@@ -18,6 +18,10 @@ class ConfigurationError(OncebridgeError):
     """A setting, a profile or a handler registration is wrong; the message names it and the fix."""
 
 
+class NothingFound(ConfigurationError):
+    """Nothing is known under a key; the message says where keys are listed."""
+
+
 class MissingExtra(ConfigurationError):
     """A part of Oncebridge needs a package that is not installed; the message names the line that installs it."""
 

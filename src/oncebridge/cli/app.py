@@ -12,8 +12,8 @@ from typer.core import TyperCommand, TyperOption
 from oncebridge.cli import consume, dead, demo, doctor, explain, find, migrate, process, purge, serve, simulate
 from oncebridge.cli.logs import LEVELS, log_to_standard_error, set_level
 from oncebridge.cli.output import say_error, write_text
-from oncebridge.cli.wiring import EXIT_AGAIN, EXIT_WRONG
-from oncebridge.errors import LedgerUnavailable, OncebridgeError
+from oncebridge.cli.wiring import EXIT_AGAIN, EXIT_NOTHING_FOUND, EXIT_WRONG
+from oncebridge.errors import LedgerUnavailable, NothingFound, OncebridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def run() -> int:
         return EXIT_AGAIN
     except OncebridgeError as error:
         say_error(str(error))
-        return EXIT_WRONG
+        return EXIT_NOTHING_FOUND if isinstance(error, NothingFound) else EXIT_WRONG
     except typer.Abort:
         return 130
     except BrokenPipeError:

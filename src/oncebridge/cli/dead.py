@@ -29,6 +29,7 @@ from oncebridge.cli.output import (
 from oncebridge.cli.tables import shortened
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
+    EXIT_DECLINED,
     EXIT_WRONG,
     BridgeOption,
     HandlerOption,
@@ -41,7 +42,7 @@ from oncebridge.cli.wiring import (
 )
 from oncebridge.deadletters import count_letters
 from oncebridge.engine.waiting import PATIENCE_US, made_attempt
-from oncebridge.errors import ConfigurationError
+from oncebridge.errors import ConfigurationError, NothingFound
 from oncebridge.letter_filter import EPOCH, is_any_given, read_moment
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from oncebridge.letter_filter import Filters
 
 EXIT_STILL_DEAD: Final = 1
-EXIT_DECLINED: Final = 1
 #: So much of a reason is in a question, which has to fit one line.
 REASON_ASKED: Final = 30
 
@@ -120,7 +120,7 @@ def show(
     with existing_bridge(handler, ledger, settings) as bridge:
         letters = bridge.dead_letters.show(key)
     if not letters:
-        raise ConfigurationError(f"no dead letter under {key}; see: oncebridge dead list")
+        raise NothingFound(f"no dead letter under {key}; see: oncebridge dead list")
     for number, letter in enumerate(letters):
         if json:
             write_json({**letter_as_dict(letter), "detail": letter.detail, "raw": raw_text(letter)})

@@ -22,7 +22,7 @@ from oncebridge.cli.output import (
     write_text,
 )
 from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge
-from oncebridge.errors import Unreadable
+from oncebridge.errors import ConfigurationError, Unreadable
 from oncebridge.event import parse
 from oncebridge.identity import conflict_key, identify, key_bytes, key_text, subject_digest, unreadable_key
 from oncebridge.ledgers.protocol import Query
@@ -146,10 +146,18 @@ def _found(bridge: Bridge, what: str, tally: Tally) -> Iterator[tuple[str, Entry
         for raw in read_deliveries([what], flow.stopping, tally=tally):
             for known in [] if raw is None else _keys_of(bridge, raw):
                 yield from (("event", entry) for entry in bridge.ledger.get(known))
+    elif "/" in what or what.endswith(_FILES):
+        raise ConfigurationError(
+            f"{what}: no such file; give a key, a file of events, or the id of a conversation or user"
+        )
     else:
         subject = subject_digest(flow.secret, what)
         yield from (("event", entry) for entry in bridge.ledger.scan(Query(subject=subject)))
         yield from ((NEWEST, entry) for entry in bridge.ledger.scan(Query(subject=subject, entities=True)))
+
+
+#: No id ends like this.
+_FILES: Final = (".json", ".jsonl", ".gz", ".log", ".txt")
 
 
 def is_capture(name: str) -> bool:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncebridge.claim import Outcome
-from oncebridge.cli.output import narrator, say, write_json, write_text
+from oncebridge.cli.output import confirmed, narrator, say, write_json, write_text
 from oncebridge.cli.wiring import (
-    EXIT_WRONG,
+    EXIT_DECLINED,
     BridgeOption,
     JSONOption,
     LedgerOption,
@@ -70,9 +70,9 @@ def _ask(days: float) -> None:
     if not (sys.stdin.isatty() and narrator.is_terminal):
         raise ConfigurationError(f"{what}; give --yes if that is meant")
     say(what)
-    if not typer.confirm("Forget them?", err=True):
+    if not confirmed("Forget them?"):
         say("nothing is forgotten")
-        raise typer.Exit(EXIT_WRONG)
+        raise typer.Exit(EXIT_DECLINED)
 
 
 def _discard_old_letters(bridge: Bridge) -> int | None:

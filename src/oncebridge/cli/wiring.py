@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 EXIT_AGAIN: Final = 75  # try again later, as mail programs say it
 EXIT_WRONG: Final = 2  # something must be changed first
+EXIT_NOTHING_FOUND: Final = 1
+EXIT_DECLINED: Final = 1  # a person was asked, and said no
 
 
 def setting_or(name: str) -> str:
@@ -108,9 +110,20 @@ def bridge_for(handler: str | None, ledger: str | None, settings: str | None, **
                 "with Bridge.from_settings, which reads the file"
             )
         return take_bridge(named, str(handler), ledger, **given)
-    bridge = Bridge.from_settings(settings, ledger=ledger, **given)
+    bridge = with_directory(Bridge.from_settings(settings, ledger=ledger, **given))
     if named is not None:
         bridge.register("*", named)
+    return bridge
+
+
+def with_directory(bridge: Bridge) -> Bridge:
+    """Return the bridge, unless its ledger is a file in a directory that is not there: waiting makes none.
+
+    For a function or a worker that runs already, the same is an outage: a volume may come back.
+    """
+    if isinstance(bridge.ledger, SQLiteLedger) and not Path(bridge.ledger.path).parent.is_dir():
+        folder = Path(bridge.ledger.path).parent
+        raise ConfigurationError(f"--ledger: {bridge.ledger.path}: there is no directory {folder}; create it first")
     return bridge
 
 
@@ -126,7 +139,7 @@ def take_bridge(bridge: Bridge, name: str, ledger: str | None, **given: Any) -> 
         bridge.rewire(chosen, chosen.ledger)
     elif chosen != bridge.settings:
         bridge.rewire(chosen)
-    return bridge
+    return with_directory(bridge)
 
 
 def ledger_kind(bridge: Bridge) -> str:
