@@ -306,6 +306,32 @@ def test_what_the_old_program_has_lost_is_found_in_a_capture(client):
     assert switch.receiver.effects == Counter([*range(50), 99])
 
 
+@pytest.mark.parametrize(("writes_dropped", "effects"), [(False, 1), (True, 0)])
+def test_a_dropped_duplicate_is_not_finished(client, writes_dropped, effects):
+    """The mark of a dead program drops its event; written down as finished all the same, it is lost for good."""
+    switch = Switch(SetNX, client)
+    switch.queue.send(fact(1))
+    switch.old.effect = die
+    switch.queue.run(switch.old)
+    switch.old.effect = lambda delivery: None
+    switch.queue.run(switch.old)
+    assert not switch.queue.messages
+    switch.prime([json.dumps(fact(1))] if writes_dropped else switch.old.finished)
+    switch.new(fact(1))  # from a capture
+    assert switch.receiver.effects[1] == effects
+    switch.bridge.close()
+
+
+def test_an_overlap_is_harmless(switch):
+    """The new queue gets events before the old program gets its last ones: what is finished is a duplicate there."""
+    for number in range(30):
+        switch.old(fact(number))
+    switch.queue.send(*map(fact, range(20, 50)))
+    switch.prime(switch.old.finished)
+    switch.queue.run(switch.new)
+    assert switch.receiver.effects == ONCE
+
+
 def test_priming_tells_the_newest_state(client):
     """A state older than one that the old program has handled is stale after the switch, not news."""
     switch = Switch(SetNX, client)
