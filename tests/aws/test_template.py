@@ -134,6 +134,7 @@ RIGHTS = {
         arn("Table"),
     ),
     "ReadTheLedgersUrl": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisUrlSecret"}),
+    "ReadThePostgresUrl": ({"secretsmanager:GetSecretValue"}, {"Ref": "PostgresUrlSecret"}),
     "ReadTheSecretOfKeys": ({"secretsmanager:GetSecretValue"}, {"Ref": "KeySecret"}),
     "SendDeadLettersToTheQueue": ({"sqs:SendMessage", "sqs:GetQueueAttributes"}, arn("DeadLetters")),
     "SendDeadLettersToTheBus": ({"events:PutEvents"}, {"Ref": "DeadLetterBusArn"}),
@@ -179,6 +180,7 @@ def test_the_function_may_do_these_things_and_no_others():
 CONDITIONAL = {
     "KeepTheLedger": "OnDynamoDB",
     "ReadTheLedgersUrl": "ReadsUrl",
+    "ReadThePostgresUrl": "ReadsPostgresUrl",
     "ReadTheSecretOfKeys": "HasKeySecret",
     "SendDeadLettersToTheQueue": "SendsToQueue",
     "SendDeadLettersToTheBus": "SendsToBus",
@@ -488,6 +490,24 @@ def test_no_secret_is_filled_in():
     assert Formation(READ, Ledger="Redis").refused()
 
 
+def test_postgres_is_named_by_its_secret_alone():
+    """The URL of Postgres is read from its secret by the one function, and without that secret nothing is deployed."""
+    secret = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:ledger/postgres-a1b2c3"
+    chosen = Formation(READ, Ledger="Postgres", PostgresUrlSecret=secret)
+    assert not chosen.refused()
+    variables = chosen.properties("Function")["Environment"]["Variables"]
+    assert variables["ONCEBRIDGE_LEDGER"] == f"secretsmanager:{secret}"
+    (policy,) = chosen.properties("FunctionRole")["Policies"]
+    rights = {one["Sid"]: one for one in policy["PolicyDocument"]["Statement"]}
+    assert rights["ReadThePostgresUrl"]["Resource"] == secret
+    assert not {"KeepTheLedger", "ReadTheLedgersUrl"} & set(rights)
+    assert "Table" not in chosen.resources
+    (said,) = Formation(READ, Ledger="Postgres").refused()
+    assert "PostgresUrlSecret" in said
+    unused = Formation(READ, PostgresUrlSecret=secret).properties("FunctionRole")["Policies"][0]
+    assert "ReadThePostgresUrl" not in json.dumps(unused)
+
+
 def test_the_secret_of_keys_outlives_the_ledger():
     """A secret of one's own is named by where it is, and may be read; without one there is no variable."""
     secret = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:keys-a1b2c3"
@@ -692,7 +712,7 @@ def test_the_readme_lets_every_service_use_the_key():
     assert RESOURCES["LogGroup"]["Properties"]["LogGroupName"] == {"Fn::Sub": "/aws/lambda/${AWS::StackName}"}
 
 
-@pytest.mark.parametrize("ledger", ["DynamoDB", "Redis"])
+@pytest.mark.parametrize("ledger", ["DynamoDB", "Redis", "Postgres"])
 def test_the_function_may_run_in_a_vpc(ledger):
     """Subnets and security groups are taken with either ledger."""
     chosen = Formation(READ, Ledger=ledger, SubnetIds="subnet-1,subnet-2", SecurityGroupIds="sg-1")
