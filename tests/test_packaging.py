@@ -354,6 +354,17 @@ def test_nothing_in_the_zip_takes_the_place_of_something_else(tmp_path, wheel_pa
         made(tmp_path / "own.zip", wheel_path, tmp_path / "missing.toml", libraries=few)
 
 
+def test_a_layer_holds_the_same_where_lambda_looks_for_it(tmp_path, wheel_path, few):
+    """A layer has everything below python/, and nothing else."""
+    folders = [str(folder) for folder in sorted(few.iterdir())]
+    options = ["--wheel", str(wheel_path), "--libraries", *folders]
+    for name, more in (("zip", []), ("layer", ["--layer"])):
+        package.main([str(tmp_path / name), *options, *more])
+    with zipfile.ZipFile(tmp_path / "zip") as plain, zipfile.ZipFile(tmp_path / "layer") as layer:
+        assert layer.namelist() == [f"python/{name}" for name in plain.namelist()]
+        assert layer.read("python/oncebridge/bridge.py") == plain.read("oncebridge/bridge.py")
+
+
 # --- with libraries of your own ---------------------------------------------------------------------------------------
 
 own_requirements = tool("own_requirements")

@@ -108,6 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("zip", type=Path)
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--libraries", type=Path, nargs="+", required=True, help="a folder for each platform")
+    parser.add_argument("--layer", action="store_true", help="everything below python/, where Lambda looks in layers")
     parser.add_argument("--own", type=Path, nargs="*", default=[], help="the same, with libraries of your own")
     parser.add_argument("--add", type=Path, nargs="*", default=[], help="files and folders of your own")
     chosen = parser.parse_args(arguments)
@@ -117,6 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
     files = together(
         in_wheel(chosen.wheel), libraries(chosen.libraries), libraries(chosen.own), *map(given, chosen.add)
     )
+    if chosen.layer:
+        files = {f"python/{name}": content for name, content in files.items()}
     write_zip(chosen.zip, files)
     print(size(chosen.zip, chosen.zip.stat().st_size, sum(map(len, files.values())), len(files)))
     return 0
