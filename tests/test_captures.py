@@ -213,6 +213,7 @@ def test_other_text_is_an_unreadable_delivery(text):
     assert found[1].raw == text.encode()
     assert parsed([found[0], *found[2:]]) == EVENTS[:2]
     assert not tally.skipped
+    assert tally.skipped_text == ["1 cannot be read: file:2"]
 
 
 @pytest.mark.parametrize("text", ["no event", "# Read me", "import os"])
@@ -249,7 +250,9 @@ def test_of_a_list_that_is_cut_off_the_whole_elements_are_read(write, hold):
 
 
 @pytest.mark.parametrize("write", [shapes.pretty, shapes.compact])
-@pytest.mark.parametrize("name", ["array", "filter-log-events", "receive-message", "get-query-results"])
+@pytest.mark.parametrize(
+    "name", ["array", "filter-log-events", "receive-message", "get-query-results", "texts", "subscription"]
+)
 def test_a_list_longer_than_memory_is_read_element_by_element(monkeypatch, write, name):
     """No list is too long: it is taken apart while it is read."""
     monkeypatch.setattr(scanning, "LINE_BYTES_MAX", 20_000)
@@ -262,6 +265,8 @@ def test_a_list_longer_than_memory_is_read_element_by_element(monkeypatch, write
         "filter-log-events": lambda: shapes.filter_log_events(texts),
         "receive-message": lambda: shapes.received(texts),
         "get-query-results": lambda: shapes.query_results(texts),
+        "texts": lambda: [shapes.START, *texts, "hello"],
+        "subscription": lambda: shapes.log_batch(texts),
     }[name]()
     found, tally = read(write(whole).encode() + b"\n" + raw(EVENTS[0]), 1000)
     assert parsed(found) == [*events, EVENTS[0]]

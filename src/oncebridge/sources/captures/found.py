@@ -68,6 +68,8 @@ class Tally:
         self.skipped: Counter[str] = Counter()
         #: The first places that were skipped, by reason; a file as a whole has no line.
         self.places: dict[str, list[str]] = {}
+        self.unreadable_total = 0  # deliveries that are no JSON
+        self.unreadable_places: list[str] = []
         self.without_events = 0  # files that hold something else
         self.eventless: list[str] = []  # the first of them
         #: What could not be read, each with its file; the first few.
@@ -79,6 +81,12 @@ class Tally:
         self.skipped[reason] += 1
         if self.skipped[reason] <= PLACES_MAX:
             self.places.setdefault(reason, []).append(f"{file}:{line}" if line else file)
+
+    def unreadable(self, file: str, line: int) -> None:
+        """Note a delivery that no one can read; it is a delivery all the same."""
+        self.unreadable_total += 1
+        if len(self.unreadable_places) < PLACES_MAX:
+            self.unreadable_places.append(f"{file}:{line}")
 
     def end_of_file(self, file: str, deliveries: int, *, has_skipped: bool) -> None:
         """Count a file that was read, and note whether it held no event but something else."""
@@ -108,10 +116,13 @@ class Tally:
 
     @property
     def skipped_text(self) -> list[str]:
-        """What was skipped, in lines: why, how often, and where first."""
-        if not self.skipped:
-            return []
-        lines = [f"{self.skipped_total:,} skipped, which are no events:"]
+        """What cannot be read and what was skipped, in lines: why, how often, and where first."""
+        lines = []
+        if self.unreadable_total:
+            more = ", ..." * (self.unreadable_total > PLACES_MAX)
+            lines.append(f"{self.unreadable_total:,} cannot be read: {', '.join(self.unreadable_places)}{more}")
+        if self.skipped:
+            lines.append(f"{self.skipped_total:,} skipped, which are no events:")
         for reason, number in self.skipped.most_common():
             lines.append(f"  {number:,} x {reason}: {', '.join(self.places[reason])}{', ...' * (number > PLACES_MAX)}")
         return lines

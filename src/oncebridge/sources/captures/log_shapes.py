@@ -13,8 +13,8 @@ from oncebridge.sources.unwrap import decoded, has_texts, is_event
 
 #: Without one of these a text is none of these shapes, which saves parsing it.
 MARKS: Final = (
-    b'"awslogs"', b'"logEvents"', b'"events"', b'"Messages"', b'"ReceiptHandle"', b'"results"', b'"@message"',
-    b'"message"', b'"msg"', b'"event"', b'"platform.', b'"CloudWatchMetrics"', b'"searchedCompletely"',
+    b'"message"', b'"event"', b'"ReceiptHandle"', b'"@message"', b'"awslogs"', b'"logEvents"', b'"events"',
+    b'"Messages"', b'"results"', b'"msg"', b'"platform.', b'"CloudWatchMetrics"', b'"searchedCompletely"',
     b'"approximateArrivalTimestamp"',
 )  # fmt: skip
 
@@ -87,6 +87,7 @@ _ANSWER: Final = frozenset(
 
 
 _LOG_EVENT: Final = frozenset({"logStreamName", "timestamp", "message", "ingestionTime", "eventId"})
+_IN_BATCH: Final = frozenset({"id", "timestamp", "message"})
 
 
 def _log_events(tree: dict[str, Any], around: Surroundings) -> Parts:
@@ -105,7 +106,7 @@ def _is_log_event(entry: dict[str, Any]) -> bool:
 
 def _log_event(tree: dict[str, Any], around: Surroundings) -> Parts:
     """Recognise one log event of such an answer."""
-    named = type(tree.get("ingestionTime")) is int and _LOG_EVENT.issuperset(tree)
+    named = (type(tree.get("ingestionTime")) is int and _LOG_EVENT.issuperset(tree)) or tree.keys() == _IN_BATCH
     return [_logged(tree, around)] if named and _is_log_event(tree) else None
 
 

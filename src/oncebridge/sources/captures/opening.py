@@ -47,8 +47,9 @@ Opened: TypeAlias = "Iterator[tuple[bytes, Surroundings]]"
 
 STREAMS_MAX: Final = 10_000  # whose invocation is remembered
 _GZIP: Final = 31
+_HEAD_MAX: Final = 512  # bytes of a line in which its head ends
 _MAGIC: Final = b"\x1f\x8b\x08"
-_ALL_MARKS: Final = (*MARKS, *LOG_MARKS)
+_ALL_MARKS: Final = (*LOG_MARKS, *MARKS)
 #: A text that names one of these may be an event that cannot be read.
 _NAMES_OF_EVENTS: Final = re.compile(rb"detail-type|eventBody|topicName")
 
@@ -115,6 +116,7 @@ class Opener:
         if self._may_be_talk(in_log) and not _NAMES_OF_EVENTS.search(data):
             self._skip(NO_EVENT_TEXT)
         else:
+            self._tally.unreadable(self._file, self._line)
             yield data, self._in_invocation(around)
 
     def _text(self, data: bytes, around: Surroundings, *, in_log: bool) -> Opened:
@@ -127,6 +129,7 @@ class Opener:
         elif self._may_be_talk(in_log):
             self._skip(UNREADABLE_TEXT if _NAMES_OF_EVENTS.search(data) else NO_EVENT_TEXT)
         else:
+            self._tally.unreadable(self._file, self._line)
             yield data, around
 
     def _may_be_talk(self, in_log: bool) -> bool:
@@ -155,9 +158,19 @@ class Opener:
 
     def _message(self, text: bytes, around: Surroundings, nesting: int) -> Opened:
         """Open the message of a log event, which may be anything that a function printed."""
+        line = text.strip()
+        if b"\n" not in line and (b"{" not in line or _is_marked(line)):  # nearly always
+            yield from self._line_of_log(line, around)
+            return
         for piece in Scanner(iter((text,))).pieces():
             if piece is not None:
                 yield from self._piece(piece, around, nesting, in_log=True)
+
+    def _line_of_log(self, line: bytes, around: Surroundings) -> Opened:
+        if b"{" in line:
+            yield line, self._in_invocation(around)
+        elif line:
+            yield from self._text(line, around, in_log=True)
 
     # --- values ----------------------------------------------------------------------------------------------
 
@@ -178,12 +191,17 @@ class Opener:
                 yield data, around
             for element in elements:
                 yield from self._content(element, around, nesting - 1, in_log=in_log or self.is_log)
-        elif first == b'"' and nesting and (text := text_of(data)).lstrip()[:1] in (b"{", b"["):
-            yield from self._content(text, around, nesting - 1, in_log=in_log)
+        elif first == b'"' and nesting and self._holds_more(text := text_of(data), in_log=in_log):
+            yield from self._content(text, around, nesting - 1, in_log=in_log or self.is_log)
         elif in_log or must_say:
             self._skip(NO_EVENT_TEXT)
         else:
             yield data, around
+
+    def _holds_more(self, text: bytes, *, in_log: bool) -> bool:
+        """Return whether a text by itself is JSON again, or a line of a log."""
+        is_json = text.lstrip()[:1] in (b"{", b"[")
+        return is_json or in_log or self.is_log or head_of(text[:_HEAD_MAX]).is_of_lambda
 
     def _object(self, data: bytes, around: Surroundings, nesting: int, *, must_say: bool) -> Opened:
         tree = None
@@ -212,7 +230,7 @@ class Opener:
                 yield text, around
             else:
                 yield from self._content(unpacked, around, nesting - 1, in_log=in_log)
-        elif in_log or (first not in (b"{", b"[") and head_of(text[:512]).is_of_lambda):
+        elif in_log or (first not in (b"{", b"[") and head_of(text[:_HEAD_MAX]).is_of_lambda):
             yield from self._message(text, around, nesting - 1)
         elif first == b"{":
             yield from self._object(text, around, nesting, must_say=False)
@@ -273,6 +291,14 @@ class Opener:
             return [Part(firehose_data(record), noted(around, record)) for record in tree["records"]]
         content = content_of(tree)
         return None if content is None else [Part(part, noted(around, tree)) for part in content]
+
+
+def _is_marked(line: bytes) -> bool:
+    """Return whether a line is one event."""
+    try:
+        return line.startswith(b"{") and marked_as_event(line)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return False
 
 
 def _starting(tree: dict[str, Any]) -> str | None:

@@ -64,7 +64,7 @@ _whole: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _BEGINS: Final = re.compile(rb"""\{(?=\s*["']|\s*\Z)|\[(?=\s*\{\s*["']|\s*\Z)""")
 #: The beginning of a list that may be longer than memory: bare, or the answer of an AWS call with few fields before it.
 _FRAME: Final = re.compile(
-    rb'(?:\{\s*(?:"\w{1,64}"\s*:\s*(?:"[^"\\\n]{0,256}"|\d{1,20})\s*,\s*){0,8}'
+    rb'(?:\{\s*(?:"\w{1,64}"\s*:\s*(?:"[^"\\\n]{0,256}"|\d{1,20}|\[[^\[\]{}]{0,512}\])\s*,\s*){0,8}'
     rb'"(?:events|Messages|results|Records|logEvents)"\s*:\s*)?\[\s*(?=\{\s*"|"|\[\s*\{\s*")'
 )
 #: The beginning of a list, and not of a text such as [INFO].
