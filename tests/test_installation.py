@@ -2,7 +2,8 @@
 
 import pytest
 
-from oncebridge.diagnosis import installation
+from oncebridge import RetryPolicy
+from oncebridge.diagnosis import installation, retries
 from oncebridge.handlers import Handlers
 from oncebridge.ledgers import SCHEMES
 from oncebridge.ledgers.findings import Finding, Level
@@ -259,3 +260,55 @@ def test_letters_that_only_a_forgetful_ledger_keeps_are_warned_of():
     found = installation.dead_letters(elsewhere=False)
     assert found.level is Level.WARNING
     assert "dead_letter_queue" in found.fix
+
+
+# --- retries, and the queue in front ----------------------------------------------------------------------------
+
+
+def handlers_of(**policies):
+    """Register handlers with these policies, by name."""
+    handlers = Handlers()
+    for name, policy in policies.items():
+        handlers.add("v2.users.{id}.presence", print, name=name, retry=policy)
+    return handlers
+
+
+@pytest.mark.parametrize(
+    ("policy", "days", "level", "words"),
+    [
+        (RetryPolicy(), 4, Level.GOOD, "10 attempts within 2.04 h to 4.08 h"),
+        (RetryPolicy(), 0.1, Level.WARNING, "keeps a message for 0.1 days"),
+        (RetryPolicy(attempts=200), 4, Level.WARNING, "200 attempts within 4.04 days to 8.09 days"),
+        (RetryPolicy(cap_seconds=86_400), 14, Level.WARNING, "more than 12 hours"),
+        (RetryPolicy(attempts=1), 4, Level.GOOD, "1 attempt"),
+    ],
+)
+def test_events_are_not_tried_for_longer_than_their_queue_keeps_them(policy, days, level, words):
+    """A queue that drops a message before its last attempt, or cannot hide it for so long, is warned of."""
+    (found,) = retries.spans([], policy, days)
+    assert (found.level, found.subject) == (level, "retries")
+    assert words in found.found
+    assert bool(found.fix) is (level is not Level.GOOD)
+
+
+def test_each_policy_is_judged_once():
+    """Handlers of one policy are one finding, which names them; a policy of its own is another."""
+    found = retries.spans(handlers_of(crm=None, audit=None, board=RetryPolicy(attempts=2)), RetryPolicy(), 4)
+    assert [one.found.partition(":")[0] for one in found] == ["crm, audit", "board"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "levels"),
+    [
+        ({"MessageRetentionPeriod": "345600"}, [Level.GOOD]),
+        ({"MessageRetentionPeriod": "1209600"}, [Level.WARNING, Level.GOOD]),
+        ({"RedrivePolicy": '{"maxReceiveCount": 3}'}, [Level.WARNING]),
+        ({"RedrivePolicy": '{"maxReceiveCount": "10"}'}, [Level.WARNING]),
+        ({"RedrivePolicy": '{"maxReceiveCount": 100}'}, [Level.GOOD]),
+        ({"RedrivePolicy": "["}, [Level.GOOD]),
+        ({}, [Level.GOOD]),
+    ],
+)
+def test_a_queue_gives_up_later_than_we_do(attributes, levels):
+    """A queue that hands a message out no more often than it is tried is warned of, and so is another retention."""
+    assert [one.level for one in retries.queue(attributes, 10, 4)] == levels

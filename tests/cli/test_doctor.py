@@ -378,3 +378,27 @@ def test_doctor_looks_where_dead_letters_go(doctor, ministack):
     assert (code, levels) == (1, ["wrong", "wrong"])
     assert "dead_letter_queue" in fixes[0]
     assert "dead_letter_bus" in fixes[1]
+
+
+# --- the queue in front -------------------------------------------------------------------------------------------
+
+
+def test_the_queue_in_front_is_compared_with_the_settings(doctor, ministack):
+    """A queue that gives messages up too early, or keeps them for another time than is set, is warned of."""
+    sqs = ministack.client("sqs")
+    left = sqs.create_queue(QueueName="left")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=left, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "3"})
+    attributes = {"MessageRetentionPeriod": "1209600", "RedrivePolicy": redrive}
+    url = sqs.create_queue(QueueName="judged", Attributes=attributes)["QueueUrl"]
+    ran = doctor("--json", "--queue", url, **ministack.environment)
+    assert ran.code == 0
+    found = [finding for finding in ran.one["findings"] if finding["subject"] == "queue"]
+    assert [finding["level"] for finding in found] == ["warning", "warning"]
+    assert "queue_retention_days to 14" in found[0]["fix"]
+    assert "after 3 receives" in found[1]["found"]
+    assert by_subject(ran)["retries"]["level"] == "good"
+    missing = doctor("--json", "--queue", f"{url}-gone", **ministack.environment)
+    assert (missing.code, by_subject(missing)["queue"]["level"]) == (1, "wrong")
+    for one in (left, url):
+        sqs.delete_queue(QueueUrl=one)

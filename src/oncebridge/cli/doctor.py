@@ -21,10 +21,12 @@ from oncebridge.cli.wiring import (
     load_handler,
 )
 from oncebridge.clock import Clock, SystemClock
-from oncebridge.diagnosis import installation
+from oncebridge.diagnosis import installation, retries
 from oncebridge.errors import ConfigurationError, LedgerRefused, LedgerUnavailable, LedgerWarning
+from oncebridge.ledgers.findings import wrong
 from oncebridge.ledgers.protocol import Examines, MayForget, SettlesInTransaction
 from oncebridge.sinks.letters import make_copiers
+from oncebridge.sources.sqs.queue import Queue, QueueError
 from oncebridge.visible import visible
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ def doctor(
     *,
     ledger: LedgerOption = None,
     handler: Handlers = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(help="The queue in front, to judge too; needs sqs:GetQueueAttributes.", metavar="QUEUE_URL"),
+    ] = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
@@ -71,6 +77,7 @@ def doctor(
     if examination.usable:
         promises = _promises(bridge, findings, at_sinks, of_topics)
     findings += of_topics.values()
+    findings += _retries(bridge, queue)
     for name, found in at_sinks.items():
         findings += installation.of_sink(name, found)
     for name, found in at_letters.items():
@@ -101,6 +108,23 @@ def _bridge(names: list[str], ledger: str | None, settings: str | None) -> Bridg
     for name, function in functions.items():
         bridge.register("*", function, name=name)
     return bridge
+
+
+def _retries(bridge: Bridge, url: str | None) -> list[Finding]:
+    """Judge how long events are tried, and the queue that keeps them meanwhile, if it is named."""
+    settings = bridge.settings
+    found = retries.spans(bridge.handlers, settings.retry, settings.queue_retention_days)
+    if url is None:
+        return found
+    queue = Queue.connected(url, poll_seconds=0, workers=1)
+    attempts = max([(handler.retry or settings.retry).attempts for handler in bridge.handlers], default=0)
+    try:
+        found += retries.queue(queue.attributes(), attempts or settings.retry.attempts, settings.queue_retention_days)
+    except QueueError as trouble:
+        found.append(wrong("queue", str(trouble), "allow sqs:GetQueueAttributes there, then look again"))
+    finally:
+        queue.close()
+    return found
 
 
 class Examination:

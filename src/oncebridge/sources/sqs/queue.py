@@ -136,6 +136,11 @@ class Queue:
         answer = self._call("get_queue_attributes", AttributeNames=[*_COUNTS])
         return sum(int(answer.get("Attributes", {}).get(name, 0)) for name in _COUNTS)
 
+    def attributes(self) -> dict[str, str]:
+        """Return how long it keeps messages, and how often it hands one out."""
+        answer = self._call("get_queue_attributes", AttributeNames=["MessageRetentionPeriod", "RedrivePolicy"])
+        return dict(answer.get("Attributes", {}))
+
     def delete(self, receipts: Sequence[str]) -> list[Failed]:
         """Delete up to ten messages; return those that failed."""
         return self._in_batch("delete_message_batch", [{"ReceiptHandle": receipt} for receipt in receipts])
