@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from msgspec.structs import replace
@@ -89,15 +89,30 @@ def test_raised_on_purpose_is_raised_too(bridge_for, error, outcome):
 
 
 def test_several_errors_are_a_group(bridge_for):
-    """When more than one handler of a batch fails, the test gets them all."""
+    """When more than one delivery of a batch fails, the test gets all errors of this batch, and no others."""
     bridge = bridge_for()
-    bridge.on("*", name="a")(plain)
-    bridge.on(ACW, name="b")(asynchronous)
+    bridge.on(PRESENCE)(plain)
+    bridge.on(ACW)(asynchronous)
     with pytest.raises(ExceptionGroup) as raised:
-        bridge.process(sample_event(ACW))
-    assert sorted(str(error) for error in raised.value.exceptions) == ["asynchronous", "plain"]
-    with pytest.raises(ZeroDivisionError, match="plain"):  # the errors of one batch, not of those before
+        bridge.process_many([sample_event(ACW), sample_event(PRESENCE)])
+    assert [str(error) for error in raised.value.exceptions] == ["asynchronous", "plain"]
+    with pytest.raises(ZeroDivisionError, match="plain"):
         bridge.process(sample_event(PRESENCE))
+
+
+def test_an_error_of_the_commit_is_raised_too(bridge_for):
+    """What fails after the handler has returned, such as a statement that ended the transaction, reaches the test."""
+    bridge = bridge_for()
+
+    @bridge.on("*")
+    def handle(event, transaction):
+        with suppress(sqlite3.IntegrityError):
+            transaction.execute("INSERT OR ROLLBACK INTO effect VALUES (NULL)")
+
+    with bridge.database() as db:
+        db.execute("CREATE TABLE effect (name TEXT NOT NULL)")
+    with pytest.raises(PermanentError, match="ended its transaction"):
+        bridge.process(sample_event(ACW))
 
 
 def test_an_assertion_in_a_handler_fails_the_test(bridge_for):
@@ -118,6 +133,8 @@ def test_handlers_of_a_program_are_tested_away_from_its_ledger(bridge_for, tmp_p
         sinks=(WebhookSettings(name="crm", url="https://crm.example/events", topics=("*",)),),
         dead_letter_queue="https://sqs.eu-central-1.amazonaws.com/123456789012/dead",
         unhandled="dead",
+        hide_until_retry=True,
+        shadow=True,
     )
     program = Bridge(f"sqlite:///{tmp_path}/once.db", settings=settings)
     program.on(ACW, name="board", permanent=(ZeroDivisionError,))(plain)
@@ -126,7 +143,7 @@ def test_handlers_of_a_program_are_tested_away_from_its_ledger(bridge_for, tmp_p
     assert [(one.pattern, one.name) for one in bridge.handlers] == [(ACW, "board"), (PRESENCE, "slow")]
     assert [result.outcome for result in bridge.deliver(sample_event(ACW))] == ["dead"]
     assert [result.outcome for result in bridge.deliver(sample_event(PRESENCE))] == ["retry", "dead"]
-    assert bridge.settings.unhandled == "dead"
+    assert (bridge.settings.unhandled, bridge.settings.hide_until_retry) == ("dead", False)
     assert [*tmp_path.iterdir()] == []
 
 

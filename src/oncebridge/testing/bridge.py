@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -11,19 +9,18 @@ from msgspec.structs import replace
 from oncebridge.bridge import Bridge
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError
-from oncebridge.handlers import Handlers
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings import Settings
 from oncebridge.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
+    from oncebridge.engine.limits import BatchLimits
     from oncebridge.engine.result import Result
     from oncebridge.event import Event
-    from oncebridge.handlers import Handler
     from oncebridge.ledgers.protocol import Ledger
 
 #: Far more than any event is delivered for: the limit of attempts comes first.
@@ -35,8 +32,8 @@ _AGAIN_SECONDS: Final = 1.0
 class TestBridge(Bridge):
     """A bridge whose `process` and `process_many` raise what a handler raises, once the event is settled as usual.
 
-    Several errors of one batch are raised as an `ExceptionGroup`. `lambda_handler` answers as it does in production;
-    `deliver` returns results, whatever handlers raise.
+    If several deliveries of a batch fail, an `ExceptionGroup` is raised. `lambda_handler` answers as it does in
+    production; `deliver` returns results, whatever handlers raise.
     """
 
     __test__ = False  # for pytest: no class of tests
@@ -78,10 +75,6 @@ class TestBridge(Bridge):
         if bridge is not None:
             self._register_all(bridge)
 
-    def _wire(self, ledger: str | Ledger, settings: Settings) -> None:
-        super()._wire(ledger, settings)
-        self.handlers = _RecordingHandlers(self.handlers, self.errors)
-
     def _register_all(self, bridge: Bridge) -> None:
         for one in bridge.handlers:
             if not any(one.function is sink for sink in bridge.sinks.values()):
@@ -94,11 +87,10 @@ class TestBridge(Bridge):
 
     def process_many(self, raws: Iterable[bytes | str | dict[str, Any]]) -> list[Result]:
         """Process a batch; raise what its handlers have raised, else return the result of each delivery, in order."""
-        before = len(self.errors)
-        results = self._returned(raws)
-        raised = self.errors[before:]
+        results = super().process_many(raws)
+        raised = _errors(results)
         if len(raised) > 1:
-            raise ExceptionGroup(f"{len(raised)} handlers failed", raised)
+            raise ExceptionGroup(f"{len(raised)} deliveries failed", raised)
         if raised:
             raise raised[0]
         return results
@@ -110,16 +102,17 @@ class TestBridge(Bridge):
         """
         results: list[Result] = []
         for _ in range(_DELIVERIES_MAX):
-            (result,) = self._returned([raw])
+            (result,) = super().process_many([raw])
             results.append(result)
             if result.acknowledged:
                 return results
             self.clock.advance(result.retry_in_us / 1_000_000 or _AGAIN_SECONDS)
         raise AssertionError(f"not acknowledged after {_DELIVERIES_MAX} deliveries: {results[-1].reason}")
 
-    def _returned(self, raws: Iterable[bytes | str | dict[str, Any]]) -> list[Result]:
-        results = super().process_many(raws)
+    def _run(self, batch: list[Any], limits: BatchLimits) -> list[Result]:
+        results = super()._run(batch, limits)
         self.results += results
+        self.errors += _errors(results)
         return results
 
     def database(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -142,40 +135,19 @@ def event_of(raw: bytes | str | dict[str, Any], settings: Settings | None = None
     return events[0]
 
 
+def _errors(results: list[Result]) -> list[Exception]:
+    """Return what handlers raised; anything that is no `Exception` has been raised by now."""
+    return [result.error for result in results if isinstance(result.error, Exception)]
+
+
 def _alone(settings: Settings) -> Settings:
-    """Return settings that send nothing anywhere."""
-    return replace(settings, sinks=(), downstream_url=None, dead_letter_queue=None, dead_letter_bus=None)
-
-
-class _RecordingHandlers(Handlers):
-    """Handlers whose exceptions are noted as they leave."""
-
-    def __init__(self, handlers: Handlers, errors: list[Exception]) -> None:
-        super().__init__()
-        self._handlers = [*handlers]
-        self._errors = errors
-
-    def of(self, topic: str, topic_name: str) -> tuple[Handler, ...]:
-        return tuple(
-            handler if handler.many > 1 else replace(handler, function=self._noting(handler.function))
-            for handler in super().of(topic, topic_name)
-        )
-
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*arguments: Any, **named: Any) -> Any:
-            try:
-                result = function(*arguments, **named)
-            except Exception as error:
-                self._errors.append(error)
-                raise
-            return awaited(result) if inspect.isawaitable(result) else result
-
-        async def awaited(result: Any) -> Any:
-            try:
-                return await result
-            except Exception as error:
-                self._errors.append(error)
-                raise
-
-        return call
+    """Return settings that send nothing anywhere, and call handlers."""
+    return replace(
+        settings,
+        sinks=(),
+        downstream_url=None,
+        dead_letter_queue=None,
+        dead_letter_bus=None,
+        hide_until_retry=False,
+        shadow=False,
+    )
