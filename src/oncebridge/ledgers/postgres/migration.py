@@ -69,14 +69,33 @@ def _refuse_newer(found: int, address: Address) -> None:
 def migrate(connection: LedgerConnection, address: Address) -> None:
     """Make everything that is missing: all of it or nothing, and one caller at a time."""
     schema = address.schema
-    with connection.transaction():
-        connection.execute("SET LOCAL lock_timeout = '30s'")
-        connection.ask("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_MIGRATE_LOCK, schema])
-        found = found_version(connection, schema)
-        _refuse_newer(found, address)
-        if found < SCHEMA_VERSION:
-            _bring_up(connection, schema, found)
+    right = _missing_right(connection, schema)
+    try:
+        with connection.transaction():
+            connection.execute("SET LOCAL lock_timeout = '30s'")
+            connection.ask("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_MIGRATE_LOCK, schema])
+            found = found_version(connection, schema)
+            _refuse_newer(found, address)
+            if found < SCHEMA_VERSION:
+                _bring_up(connection, schema, found)
+    except errors.InsufficientPrivilege as error:
+        raise LedgerRefused(f"{address}: this user may not make the ledger's tables; {right}") from error
     make_places(connection, schema)
+
+
+def _missing_right(connection: LedgerConnection, schema: str) -> str:
+    """Return the statement that gives this user what it lacks, if it lacks anything: after an error nothing answers."""
+    statement = "SELECT quote_ident(current_user), quote_ident(current_database()), to_regnamespace(%s) IS NOT NULL"
+    ((user, database, there),) = connection.ask(statement, [schema])
+    if there:
+        return (
+            f"its owner can allow it: GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}; tables that are there already "
+            "can be updated by their owner alone"
+        )
+    return (
+        f"the database's owner can allow it: GRANT CREATE ON DATABASE {database} TO {user}; or make the schema for it: "
+        f"CREATE SCHEMA {schema} AUTHORIZATION {user}"
+    )
 
 
 def _bring_up(connection: LedgerConnection, schema: str, found: int) -> None:
