@@ -1,6 +1,14 @@
 """`oncebridge demo`: the first thing that a person sees."""
 
+import fcntl
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
 
 import pytest
 
@@ -59,6 +67,59 @@ def test_the_demo_as_it_comes_is_plain_in_a_pipe(demo):
     naive = re.search(r"SET NX.*: (\d+) lost, (\d+) doubled", ran.out)
     assert naive is not None
     assert all(int(number) > 0 for number in naive.groups())
+
+
+#: The demo as in a terminal, but at a pace for tests.
+QUICK = """
+import sys
+from oncebridge.cli import demo
+from oncebridge.cli.app import run
+
+if __name__ == "__main__":
+    demo.SECONDS_TO_WATCH = 2
+    sys.argv = ["oncebridge", "demo", "--conversations", "20"]
+    sys.exit(run())
+"""
+ROWS, WIDTH = 24, 80
+
+
+def in_small_terminal(folder):
+    """Run the demo in a terminal of 24 lines; return its pictures, the last one with the lines after it."""
+    (folder / "quick.py").write_text(QUICK)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, WIDTH, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = subprocess.Popen(
+        [sys.executable, "quick.py"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder,
+        env={**kept, "TERM": "xterm-256color"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the other side is closed
+        while data := os.read(ours, 65_536):
+            shown += data
+    assert command.wait(SECONDS_MAX) == 0
+    os.close(ours)
+    # Before each picture the cursor goes up over the one before.
+    pictures = re.split(r"(?:\r|\x1b\[2K|\x1b\[1A)*\x1b\[1A(?:\x1b\[2K)?", shown.decode())
+    return [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", picture).splitlines() for picture in pictures]
+
+
+def test_the_demo_fits_a_small_terminal(tmp_path):
+    """At 80x24 every picture fits, the kill and the killed worker are seen, and all effects are explained."""
+    *pictures, last = in_small_terminal(tmp_path)
+    end = next(number for number, line in enumerate(last) if line.startswith("the books balance"))
+    for picture in (*pictures, last[:end]):
+        assert len(picture) < ROWS
+        assert max(map(len, picture), default=0) <= WIDTH
+    seen = [picture for picture in pictures if any(line.startswith("kill -9 worker 1") for line in picture)]
+    assert [line for line in seen[-1] if re.search(r"worker 1 .* killed", line)]
+    assert [line for line in seen[-1] if line.startswith(" worker 3")]
+    story = " ".join(last[end:])
+    found = re.search(r"([\d,]+) effects = ([\d,]+) processed \+ ([\d,]+) that the killed worker had finished", story)
+    assert found is not None, story
+    effects, processed, finished = (int(number.replace(",", "")) for number in found.groups())
+    assert (effects, finished > 0) == (processed + finished, True)
 
 
 def test_the_demo_needs_some_traffic(cli):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS: Final = 2.0
 KILL_AT: Final = 0.4  # of the traffic
 SECONDS_TO_WATCH: Final = 15  # in a terminal; nobody watches a pipe
-BAR_WIDTH: Final = 24
+BAR_WIDTH: Final = 12
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,10 +88,8 @@ def _run(deliveries: list[Delivery], path: Path, *, quiet: bool) -> Outcome:
             late_enough = road.received >= KILL_AT * len(deliveries)
             if victim.alive and late_enough and road.kill_in_the_middle(victim):
                 number = len(road.lost_with_worker)
-                show(
-                    f"kill -9 {victim.name} inside a handler, {number} deliveries in hand; "
-                    f"its claims run out in {LEASE_SECONDS:g} s"
-                )
+                over = f"its claims end in {LEASE_SECONDS:g} s"
+                show(f"kill -9 {victim.name} inside a handler, with {number} deliveries; {over}")
                 road.start("worker 3")
             show(None)
         road.close()
@@ -163,7 +162,8 @@ def _shown(road: Road, total: int, *, quiet: bool) -> Iterator[Callable[[str | N
 
 
 def _picture(road: Road, total: int, stories: list[str]) -> Group:
-    verdicts = Table("verdict", "", "deliveries", "why, for example", header_style="bold", box=None)
+    verdicts = Table("verdict", "", "deliveries", header_style="bold", box=None)
+    verdicts.add_column("why, for example", no_wrap=True, overflow="ellipsis")
     most = max(1, *road.columns.values()) if road.columns else 1
     for column in COLUMNS:
         number = road.columns[column]
@@ -174,7 +174,7 @@ def _picture(road: Road, total: int, stories: list[str]) -> Group:
         workers.add_row(worker.name, *_figures(worker), "" if worker.alive else "[red]killed[/red]")
     done = min(1.0, road.received / max(1, total))
     bar_text = Text("█" * int(60 * done) + "░" * (60 - int(60 * done)), style="green")
-    return Group(*map(Text, stories), Text(), bar_text, Text(), verdicts, Text(), workers, Text())
+    return Group(*map(Text, stories), Text(), bar_text, Text(), verdicts, Text(), workers)
 
 
 def _figures(worker: Worker) -> tuple[str, str, str]:
@@ -182,17 +182,21 @@ def _figures(worker: Worker) -> tuple[str, str, str]:
 
 
 def _report(outcome: Outcome) -> None:
-    say: Callable[[str], Any] = results.print
+    say: Callable[[str], Any] = partial(results.print, soft_wrap=not results.is_terminal)
     if not results.is_terminal:
         for column, number in outcome.columns.items():
             say(f"  {column:<11}{number:>7,}  {coloured(outcome.reasons.get(column, ''))}".rstrip())
     balance = "[green]the books balance[/]" if outcome.balanced else "[red]the books do NOT balance[/]"
     say(f"{balance}: {outcome.received:,} received = {' + '.join(str(number) for number in outcome.columns.values())}")
+    processed = outcome.columns["processed"]
     say(
         f"{outcome.events:,} distinct events, {outcome.effects:,} effects in the CRM "
         "(echo, stale and conflicts have none): "
-        f"[bold]{outcome.lost} lost, {outcome.doubled} doubled[/bold]; "
-        f"{outcome.took_over} of the killed worker's events taken over"
+        f"[bold]{outcome.lost} lost, {outcome.doubled} doubled[/bold]"
+    )
+    say(
+        f"{outcome.effects:,} effects = {processed:,} processed + {outcome.effects - processed:,} that the killed "
+        f"worker had finished but not acknowledged, redelivered since; {outcome.took_over} of its events taken over"
     )
     say(
         f"the usual SET NX on the envelope id, same traffic, same kill: "
