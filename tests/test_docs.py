@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib
 import itertools
+import json
 import os
 import re
 import shlex
@@ -206,6 +207,45 @@ def test_console_runs(path, tmp_path):
             assert ran.returncode == 0, f"{path.name}: {command}: {ran.stdout}"
             same = doctest.OutputChecker().check_output(shown.rstrip() + "\n", ran.stdout, doctest.ELLIPSIS)
             assert same, f"{path.name}: {command} answers:\n{ran.stdout}"
+
+
+#: One Python session: it gets blocks one by one, and says what each printed.
+SESSION = """
+import contextlib, io, json, sys
+
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(json.loads(line), "README.md", "exec"), names)
+    print(json.dumps(said.getvalue()), flush=True)
+"""
+
+
+def test_the_readme_runs_in_its_own_order(tmp_path):
+    """A new user pastes each block, from top to bottom, into one shell and one Python session: each works."""
+    environment = surroundings(tmp_path)
+    command = [sys.executable, "-W", "error", "-c", SESSION]
+    pipe = subprocess.PIPE
+    ran: list[str] = []
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=pipe, stdout=pipe, text=True) as session:
+        assert session.stdin is not None
+        assert session.stdout is not None
+        for block in blocks(README):
+            if block.language == "python":
+                session.stdin.write(json.dumps(block.text) + "\n")
+                session.stdin.flush()
+                answer = session.stdout.readline()
+                assert answer, f"README.md, line {block.line}: fails"
+                ran.append(json.loads(answer))
+            elif block.language == "console":
+                for line in re.findall(r"^\$ (.*)", block.text, re.MULTILINE):
+                    subprocess.run(["sh", "-c", line], cwd=tmp_path, env=environment, capture_output=True, check=True)
+                ran.append("")
+        session.stdin.close()
+    assert ran[0].split()[0] == "fresh"
+    assert "redelivery" in ran[0]
+    assert len(ran) >= 4
 
 
 @pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "toml")], ids=named)
