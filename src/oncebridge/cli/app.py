@@ -33,8 +33,11 @@ class Command(TyperCommand):
     """A command that also takes `--log-level` itself: many people write all options after the command."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
-        """Add the option to the command's own."""
+        """Add the option to the command's own, each of which shows its default, or that there is none."""
         super().__init__(*given, **options)
+        for option in self.params:
+            if isinstance(option, TyperOption) and not option.is_flag and option.default is None:
+                option.show_default = option.show_default if isinstance(option.show_default, str) else "none"
         self.params.append(
             TyperOption(
                 param_decls=["--log-level"],
