@@ -173,6 +173,7 @@ def test_what_a_customer_typed_is_no_event():
         {"eventType": "chat", "eventId": "1", "message": inner},
         {"conversationId": "c", "events": [shapes.log_event(inner)]},
         {"type": "chat", "level": "INFO", "timestamp": "2026-03-02T08:00:00Z", "message": inner},
+        {"id": "7", "timestamp": shapes.TIME_MS, "message": inner},
         {"interactionId": "i", "MessageId": "m", "ReceiptHandle": "r", "Body": inner},
         envelope(PRESENCE, {"message": inner, "awslogs": {"data": shapes.packed(shapes.log_batch([inner]))}}),
     ]

@@ -88,6 +88,7 @@ _ANSWER: Final = frozenset(
 
 _LOG_EVENT: Final = frozenset({"logStreamName", "timestamp", "message", "ingestionTime", "eventId"})
 _IN_BATCH: Final = frozenset({"id", "timestamp", "message"})
+_ID_DIGITS: Final = 56  # of a log event's id
 
 
 def _log_events(tree: dict[str, Any], around: Surroundings) -> Parts:
@@ -106,7 +107,9 @@ def _is_log_event(entry: dict[str, Any]) -> bool:
 
 def _log_event(tree: dict[str, Any], around: Surroundings) -> Parts:
     """Recognise one log event of such an answer."""
-    named = (type(tree.get("ingestionTime")) is int and _LOG_EVENT.issuperset(tree)) or tree.keys() == _IN_BATCH
+    name = tree.get("id")
+    in_batch = tree.keys() == _IN_BATCH and isinstance(name, str) and len(name) == _ID_DIGITS and name.isdigit()
+    named = in_batch or (type(tree.get("ingestionTime")) is int and _LOG_EVENT.issuperset(tree))
     return [_logged(tree, around)] if named and _is_log_event(tree) else None
 
 
