@@ -1,8 +1,10 @@
 # The image of `oncebridge serve` and `oncebridge consume`; deploy/container/README.md says how to run it.
 # Both stages are of the same image: a virtual environment works only with the Python that made it.
 ARG PYTHON=3.13
+# Empty, or @sha256:...: `make images` asks the registry, and pins the images of compose.yaml too.
+ARG PYTHON_DIGEST=
 
-FROM python:${PYTHON}-slim-trixie AS build
+FROM python:${PYTHON}-slim-trixie${PYTHON_DIGEST} AS build
 WORKDIR /build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
@@ -21,7 +23,7 @@ RUN pip wheel --no-deps --no-build-isolation --no-index --wheel-dir dist . && \
     pip --python /opt/oncebridge/bin/python install --no-deps --no-index dist/*.whl
 COPY deploy/container/health.py /opt/oncebridge/health.py
 
-FROM python:${PYTHON}-slim-trixie
+FROM python:${PYTHON}-slim-trixie${PYTHON_DIGEST}
 LABEL org.opencontainers.image.title="Oncebridge" \
       org.opencontainers.image.description="Genesys Cloud events from EventBridge, each taking effect once" \
       org.opencontainers.image.licenses="Apache-2.0"

@@ -43,7 +43,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lock package layer sbom notices bench prove clean
+.PHONY: help demo test check format lock package layer images sbom notices bench prove clean
 
 help: ## List what make can do here
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ package: dist/.built $(VENV)/.lambda ## Make the zip for Lambda (ADD='app.py ...
 
 layer: dist/.built $(VENV)/.lambda ## Make a layer for Lambda instead, for functions that bring their own code
 	@$(PY) tools/package.py dist/oncebridge-layer.zip --layer --wheel dist/*.whl --libraries $(PACKAGED:%=$(VENV)/lambda/%)
+
+images: $(VENV)/.uv ## Pin the images of Dockerfile and compose.yaml by digest, with Docker and the registries
+	@$(PY) tools/images.py
 
 sbom: $(VENV)/.dev ## Write what the zip and the image hold as CycloneDX, from the lock files
 	@$(PY) tools/third_party.py sbom dist/oncebridge-sbom.cdx.json

@@ -5,6 +5,7 @@ Dockerfile and run without one, as a user without any rights.
 """
 
 import fnmatch
+import hashlib
 import importlib.util
 import json
 import os
@@ -32,6 +33,7 @@ from oncebridge.settings import VARIABLES, known_settings
 from oncebridge.settings.serve import ServeSettings
 from servers.postgres import FAST, GUARDED, own_postgres
 from servers.process import ServerProcess, free_port, listens, wait_until
+from servers.stack import tool
 from servers.valkey import _binary as valkey_binary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,8 +82,63 @@ def test_both_stages_have_the_same_python_which_is_tested():
     (build,), (image,) = said("FROM", BUILD), said("FROM")
     assert build == f"{image} AS build"
     (python,) = re.findall(r"^ARG PYTHON=(.+)$", DOCKERFILE, re.MULTILINE)
-    assert image == "python:${PYTHON}-slim-trixie"
+    assert image == "python:${PYTHON}-slim-trixie${PYTHON_DIGEST}"
     assert f"Programming Language :: Python :: {python}" in PROJECT["project"]["classifiers"]
+
+
+REGISTRY = """#!/bin/sh
+for image; do :; done
+case "$image" in
+  *"$REFUSED"*) test -n "$REFUSED" && echo "no such image" >&2 && exit 1 ;;
+esac
+sum=$(printf %s "$image" | sha256sum | cut -d' ' -f1)
+echo "{\\"digest\\": \\"sha256:$sum\\", \\"size\\": 1}"
+"""
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    """Return the tool that pins images, on copies of the files, with a made-up registry behind `docker`."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "docker").write_text(REGISTRY)
+    (tmp_path / "bin" / "docker").chmod(0o755)
+    for name in ("Dockerfile", "compose.yaml"):
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("REFUSED", "")
+    module = tool("images")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    return module
+
+
+def test_images_are_pinned_by_the_digests_of_their_registries(images, tmp_path):
+    """Both files name every image by tag and digest; our own image has none, and a second run changes nothing."""
+    assert images.main() == 0
+    written = {name: (tmp_path / name).read_text(encoding="utf-8") for name in ("Dockerfile", "compose.yaml")}
+    (python,) = re.findall(r"^ARG PYTHON=(.+)$", DOCKERFILE, re.MULTILINE)
+
+    def digest(image):
+        return f"sha256:{hashlib.sha256(image.encode()).hexdigest()}"
+
+    assert f"ARG PYTHON_DIGEST=@{digest(f'python:{python}-slim-trixie')}\n" in written["Dockerfile"]
+    pinned = {name: one["image"] for name, one in yaml.safe_load(written["compose.yaml"])["services"].items()}
+    for name, service in SERVICES.items():
+        tag = service["image"].partition("@")[0]
+        assert pinned[name] == (tag if tag == "oncebridge" else f"{tag}@{digest(tag)}")
+    assert images.main() == 0
+    assert written == {name: (tmp_path / name).read_text(encoding="utf-8") for name in written}
+
+
+def test_an_image_that_cannot_be_looked_up_changes_nothing(images, tmp_path, monkeypatch):
+    """Without an answer of its registry no image is pinned, and none of the others either."""
+    monkeypatch.setenv("REFUSED", "postgres")
+    with pytest.raises(SystemExit, match=r"postgres:\S+ cannot be looked up, nothing was changed: no such image"):
+        images.main()
+    for name in ("Dockerfile", "compose.yaml"):
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match="docker is not installed"):
+        images.main()
 
 
 def test_the_image_runs_as_nobody_in_particular():
@@ -393,7 +450,7 @@ def test_images_are_pinned_and_ours_is_never_fetched():
         if name in OURS:
             assert (service["build"], service["pull_policy"]) == (".", "build")
         else:
-            assert re.search(r":\d+(\.\d+)?-\w+$", service["image"])
+            assert re.search(r":\d+(\.\d+)?-\w+(@sha256:[0-9a-f]{64})?$", service["image"])
 
 
 def test_nothing_starts_before_what_it_needs():
