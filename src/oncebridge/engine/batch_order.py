@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from oncebridge.claim import Verdict
+from oncebridge.engine.task import result_from
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
+    from oncebridge.claim import Answer
     from oncebridge.engine.result import Result
     from oncebridge.engine.task import Task
 
@@ -109,3 +113,20 @@ def waves(tasks: list[Task]) -> list[list[Task]]:
                 found.append([])
             found[place].append(task)
     return found
+
+
+def is_busy(task: Task) -> bool:
+    """Return whether another worker holds a task's event or entity."""
+    answer = task.answer
+    return task.result is None and answer is not None and answer.verdict is Verdict.BUSY and answer.busy_us > 0
+
+
+def give_up(busy: list[Task], waiting: list[Task]) -> None:
+    """Hand back busy tasks, and the states behind them: none may overtake a busy one."""
+    in_the_way: dict[bytes | None, Answer | None] = {
+        task.ask.entity: task.answer for task in busy if task.ask.entity is not None
+    }
+    for task in busy + [task for task in waiting if task.ask.entity in in_the_way and not is_busy(task)]:
+        task.answer = answer = in_the_way.get(task.ask.entity) or task.answer
+        assert answer is not None
+        task.result = result_from(task, answer, retry_in_us=answer.busy_us)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from oncebridge.claim import Answer, Outcome, Verdict, judge, newest_of
-from oncebridge.engine.batch_order import BatchOrder, chains, waves
+from oncebridge.engine.batch_order import BatchOrder, chains, give_up, is_busy, waves
 from oncebridge.engine.claimer import Claimer, LeaseExtender
 from oncebridge.engine.completer import BatchCompleter, SettleTime
 from oncebridge.engine.joining import join_unreadable
@@ -42,7 +42,7 @@ from oncebridge.engine.task import (
     who,
     withhold,
 )
-from oncebridge.engine.waiting import CALL_TRIES, busy_wait_us, give_up, is_busy
+from oncebridge.engine.waiting import CALL_TRIES, busy_wait_us
 from oncebridge.identity import key_text
 from oncebridge.ledgers.protocol import SettlesAhead
 from oncebridge.telemetry.failures import FailureLog

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from oncebridge.claim import Outcome, Verdict
-from oncebridge.engine.task import result_from
+from oncebridge.claim import Outcome
 from oncebridge.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oncebridge.claim import Answer
     from oncebridge.engine.result import Result
     from oncebridge.engine.task import Task
 
@@ -35,20 +33,3 @@ def busy_wait_us(tasks: Sequence[Task], left_us: int) -> int:
     """Return how long to wait before busy tasks are asked for again."""
     soonest_us = min((task.answer.busy_us for task in tasks if task.answer is not None), default=0)
     return max(1000, min(soonest_us, POLL_US, left_us))
-
-
-def is_busy(task: Task) -> bool:
-    """Return whether another worker holds a task's event or entity."""
-    answer = task.answer
-    return task.result is None and answer is not None and answer.verdict is Verdict.BUSY and answer.busy_us > 0
-
-
-def give_up(busy: list[Task], waiting: list[Task]) -> None:
-    """Hand back busy tasks, and the states behind them: none may overtake a busy one."""
-    in_the_way: dict[bytes | None, Answer | None] = {
-        task.ask.entity: task.answer for task in busy if task.ask.entity is not None
-    }
-    for task in busy + [task for task in waiting if task.ask.entity in in_the_way and not is_busy(task)]:
-        task.answer = answer = in_the_way.get(task.ask.entity) or task.answer
-        assert answer is not None
-        task.result = result_from(task, answer, retry_in_us=answer.busy_us)
