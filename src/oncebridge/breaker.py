@@ -140,6 +140,11 @@ class Breaker:
         return self._openings > 0
 
     @property
+    def is_failing(self) -> bool:
+        """Whether the last call that had an end has failed, be it the first one to do so."""
+        return self._failures > 0
+
+    @property
     def retry_in_us(self) -> int:
         """How long calls are refused from now on; 0 if one would be let through."""
         with self._lock:

@@ -717,6 +717,36 @@ def test_an_outage_of_the_ledger_keeps_messages_and_receives_no_more(queue, cons
     assert run.books == {"received": 6, "processed": 6}
 
 
+def test_the_ledger_is_back_only_when_it_has_answered():
+    """An event that nobody takes needs no ledger, so its end during an outage says nothing about one."""
+    said, away = [], Fault("claim", call=0)
+    ledger = faulty(MemoryLedger(), away)
+    bridge = Bridge(ledger)
+    bridge.on(payloads.ACW)(lambda event: None)
+    with bridge:
+        flow = bridge.open()
+        run = QueueRun(
+            flow, SimpleNamespace(), bridge.settings,
+            workers=1, limit=10, receive=lambda number: None, account=lambda results: None, say=said.append,
+        )  # fmt: skip
+        raws = (*facts(1), payloads.envelope(payloads.PRESENCE), *facts(1, start=9))
+        taken, unhandled, over = (SimpleNamespace(deliveries=[flow.read(payloads.raw(raw))]) for raw in raws)
+        ledger.faults = ()
+        run._through_outages([over])
+        ledger.faults = (away,)
+        run._closing.set()  # so that the wait for the ledger ends at once
+        run.in_flight.begin_again = lambda *_: None
+        with pytest.raises(LedgerUnavailable):
+            run._through_outages([taken])
+        for needs_no_ledger in (unhandled, over):
+            run._through_outages([needs_no_ledger])
+        assert [words for words in said if "is back" in words] == []
+        ledger.faults = ()
+        bridge.clock.wait(threading.Event(), flow.breaker.retry_in_us / 1_000_000)
+        run._through_outages([taken])
+    assert said[-1] == "the ledger is back; going on"
+
+
 def test_a_stop_during_an_outage_of_the_ledger_hands_everything_back(queue, consuming):
     """A stop does not wait for a ledger that is away."""
     ledger = faulty(MemoryLedger(), Fault("claim", call=0))

@@ -10,10 +10,11 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from oncebridge.cli import consume, dead, demo, doctor, explain, find, migrate, process, purge, serve, simulate
-from oncebridge.cli.logs import LEVELS, log_to_standard_error, set_level
-from oncebridge.cli.output import say_error, write_text
+from oncebridge.cli.logs import FORMATS, LEVELS, log_to_standard_error, set_level
+from oncebridge.cli.output import narration, say_error, write_text
 from oncebridge.cli.wiring import EXIT_AGAIN, EXIT_NOTHING_FOUND, EXIT_WRONG
 from oncebridge.errors import LedgerUnavailable, NothingFound, OncebridgeError
+from oncebridge.settings.environment import LOG_FORMAT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-LOG_LEVEL_HELP: Final = f"Log JSON lines to standard error, from this level on: {', '.join(LEVELS)}."
+LOG_LEVEL_HELP: Final = f"Log to standard error, from this level on: {', '.join(LEVELS)}."
+LOG_FORMAT_HELP: Final = (
+    "json: all of standard error as JSON lines; text: all of it in words; auto: in words, but log lines as JSON unless "
+    "at a terminal."
+)
 LOG_LEVEL_DEFAULT: Final = "warning"
 
 
@@ -83,12 +88,15 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def options(
     log_level: Annotated[str, typer.Option(help=LOG_LEVEL_HELP, metavar="LEVEL")] = LOG_LEVEL_DEFAULT,
+    log_format: Annotated[
+        str, typer.Option(help=LOG_FORMAT_HELP, metavar="FORMAT", envvar=LOG_FORMAT_VARIABLE)
+    ] = FORMATS[0],
     show_version: Annotated[  # noqa: ARG001 - its callback has shown it
         bool, typer.Option("--version", "-V", help="Show the version.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Set up what all commands share."""
-    log_to_standard_error()
+    log_to_standard_error(log_format)
     set_level(log_level)
 
 
@@ -112,6 +120,9 @@ def run() -> int:
         show = getattr(error, "show", None)
         if show is None:
             raise
-        show()
+        if narration.json:
+            say_error(str(error.format_message()))  # type: ignore[attr-defined]
+        else:
+            show()
         return EXIT_WRONG
     return result if isinstance(result, int) else 0

@@ -12,9 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from oncebridge.bridge import Bridge
-from oncebridge.cli.output import narrator, report_books, report_shadow, say
+from oncebridge.cli.output import draws, narrator, report_books, report_shadow, say
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
+    ErrorsOption,
     HandlerOption,
     JSONOption,
     LeaseOption,
@@ -79,14 +80,14 @@ def consume(
     metrics_port: MetricsPort = None,
     metrics_host: Annotated[str, typer.Option(help="The address for that.", metavar="HOST")] = "127.0.0.1",
     shadow: ShadowOption = False,
+    errors: ErrorsOption = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Process the messages of an SQS queue until stopped: settled ones are deleted, failed ones are retried."""
     # Each effect is settled before the next of its worker begins: a crash repeats one of each.
-    bridge = bridge_for(
-        handler, ledger, settings, lease_seconds=lease, settle_within_seconds=0.0, shadow=shadow or None
-    )
+    given = {"lease_seconds": lease, "settle_within_seconds": 0.0, "shadow": shadow or None, "log_errors": errors}
+    bridge = bridge_for(handler, ledger, settings, **given)
     chosen = bridge.settings
     if chosen.shadow:
         check_queue(queue_url.partition("?")[0].rpartition("/")[2])
@@ -172,7 +173,7 @@ def _report(bridge: Bridge, *, json: bool) -> None:
 @contextmanager
 def _shown(bridge: Bridge, run: QueueRun) -> Iterator[Callable[[], None]]:
     """Show a line that is kept up to date in a terminal; nothing where nobody looks."""
-    if not narrator.is_terminal:
+    if not draws():
         yield lambda: None
         return
     pace = Pace()

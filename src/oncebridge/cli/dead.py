@@ -32,6 +32,7 @@ from oncebridge.cli.wiring import (
     EXIT_DECLINED,
     EXIT_WRONG,
     BridgeOption,
+    ErrorsOption,
     HandlerOption,
     JSONOption,
     LedgerOption,
@@ -149,12 +150,13 @@ def redrive(
     until: Until = None,
     limit: Limit = None,
     yes: Yes = False,
+    errors: ErrorsOption = None,
     ledger: LedgerOption = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Try dead letters again, the oldest first, each under its own key, with attempts from zero."""
-    bridge = existing_bridge(handler, ledger, settings)
+    bridge = existing_bridge(handler, ledger, settings, log_errors=errors)
     if not bridge.add_downstream():
         if handler is not None:
             raise without_handlers(handler)

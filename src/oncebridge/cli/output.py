@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,6 +29,7 @@ from oncebridge.cli.tables import drawn, wrapped
 from oncebridge.errors import ConfigurationError
 from oncebridge.identity import key_text
 from oncebridge.letter_filter import EPOCH
+from oncebridge.telemetry import JSONFormatter
 from oncebridge.visible import visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
@@ -55,13 +57,50 @@ FIELD_LABEL: Final = "envelope id"
 NOT_RECORDED: Final = "not recorded"
 
 
+class Narration:
+    """How everything on standard error is written: in words, or as JSON lines, which no word may stand between."""
+
+    def __init__(self) -> None:
+        """Speak in words."""
+        self.json = False
+
+    def line(self, text: str, level: int) -> None:
+        """Write a line in the chosen format."""
+        record = logging.LogRecord("oncebridge.cli", level, "", 0, text, (), None)
+        sys.stderr.write(JSONFormatter().format(record) + "\n")
+        sys.stderr.flush()
+
+
+narration = Narration()
+
+
+def draws() -> bool:
+    """Return whether a person looks at standard error: bars and live lines are drawn then."""
+    return narrator.is_terminal and not narration.json
+
+
 def say(text: str) -> None:
     """Show the person something that is no result."""
-    narrator.print(escape(visible(with_ledger(text))), soft_wrap=True)
+    text = with_ledger(text)
+    if narration.json:
+        narration.line(text, logging.INFO)
+    else:
+        narrator.print(escape(visible(text)), soft_wrap=True)
+
+
+def say_warning(text: str) -> None:
+    """Warn the person."""
+    if narration.json:
+        narration.line(with_ledger(text), logging.WARNING)
+    else:
+        say(f"warning: {text}")
 
 
 def say_error(text: str) -> None:
     """Show the person an error."""
+    if narration.json:
+        narration.line(with_ledger(text), logging.ERROR)
+        return
     narrator.print(f"[red]oncebridge:[/red] {escape(visible(with_ledger(text)))}", soft_wrap=True)
 
 
@@ -219,6 +258,6 @@ def progress_bar(*, over_bytes: bool = False) -> Progress:
         DownloadColumn() if over_bytes else MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=narrator,
-        disable=not narrator.is_terminal,
+        disable=not draws(),
         transient=True,
     )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from typing import IO, TYPE_CHECKING, Annotated, Final
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from msgspec.structs import replace
 
 from oncebridge.cli.captures import EXIT_NOTHING, Captures, holds_nothing, is_read, say_skipped, total_bytes
-from oncebridge.cli.output import opened_for_writing, progress_bar, report_books, report_shadow, say
+from oncebridge.cli.output import draws, opened_for_writing, progress_bar, report_books, report_shadow, say
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
+    ErrorsOption,
     HandlerOption,
     JSONOption,
     LeaseOption,
@@ -60,6 +61,7 @@ def process(
         bool, typer.Option("--prime", help="Remember the events as done for their handlers, and call none.")
     ] = False,
     shadow: ShadowOption = False,
+    errors: ErrorsOption = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
@@ -69,9 +71,9 @@ def process(
 
     Then only a ledger given as --ledger is written, not one of the settings.
     """
-    make = partial(
-        bridge_for, handler, settings=settings, lease_seconds=lease, concurrency=concurrency, shadow=shadow or None
-    )
+    given: dict[str, Any] = {"lease_seconds": lease, "concurrency": concurrency, "shadow": shadow or None}
+    shown = True if errors is None and draws() else errors  # a person who tries a handler wants to see its errors
+    make = partial(bridge_for, handler, settings=settings, log_errors=shown, **given)
     bridge = _bridge_of_run(make, handler, ledger, prime=prime)
     if verdicts is not None and is_read(verdicts, files):
         raise ConfigurationError(f"--verdicts: {verdicts} is read too, and would be gone; name another file")

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from oncebridge.bridge import Bridge
 from oncebridge.cli.hints import repeat_in_hints
-from oncebridge.cli.logs import log_to_standard_error
-from oncebridge.cli.output import report_books, report_shadow, say, say_error
+from oncebridge.cli.logs import chosen_format, formatter, log_to_standard_error
+from oncebridge.cli.output import report_books, report_shadow, say, say_error, say_warning
 from oncebridge.cli.wiring import (
+    ErrorsOption,
     HandlerOption,
     JSONOption,
     LeaseOption,
@@ -49,7 +50,7 @@ from oncebridge.service.workers import (
 )
 from oncebridge.settings import Settings, load_settings
 from oncebridge.settings.serve import ServeSettings
-from oncebridge.telemetry import JSONFormatter, logger
+from oncebridge.telemetry import logger
 from oncebridge.telemetry.counting import columns_by_topic
 
 if TYPE_CHECKING:
@@ -58,15 +59,6 @@ if TYPE_CHECKING:
 EXIT_GAVE_UP: Final = 1
 EXIT_SIGNAL: Final = 128  # and the signal's number, as shells have it
 KEY_LENGTH_MIN: Final = 16  # shorter ones can be guessed
-
-#: Granian's own log, in the format of ours.
-LOG: Final[dict[str, Any]] = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"json": {"()": JSONFormatter}},
-    "handlers": {"errors": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "json"}},
-    "loggers": {"_granian": {"handlers": ["errors"], "propagate": False}},
-}
 
 
 def serve(
@@ -90,13 +82,15 @@ def serve(
     ] = None,
     lease: LeaseOption = None,
     shadow: ShadowOption = False,
+    errors: ErrorsOption = None,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
     """Take events over HTTP until stopped, and serve claims to programs in other languages."""
     given: dict[str, Any] = {"host": host, "port": port, "workers": workers}
     given |= {"ledger": ledger, "concurrency": concurrency, "lease_seconds": lease, "shadow": shadow or None}
-    plan = WorkerPlan(settings, given, handler, logger.level)
+    given |= {"log_errors": errors}
+    plan = WorkerPlan(settings, given, handler, logger.level, chosen_format())
     bridge = plan.make_bridge()
     address = check_address(bridge.settings, ledger_kind(bridge))
     make_application(bridge)  # a missing package is reported here, and not by each worker
@@ -107,7 +101,7 @@ def serve(
         reached = _try_ledger(bridge)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="oncebridge-serve-")))
         plan = replace(plan, folder=folder, port=listening.port, said=reached)
-        service = Workers(plan, listening, bridge.settings.serve, folder=folder, log=LOG)
+        service = Workers(plan, listening, bridge.settings.serve, folder=folder, log=_granian_log())
         end = service.run(on_ready=partial(_say_ready, bridge, listening, handler), on_stop=_say_stopping, on_death=say)
         _report(folder, json=json, shadow=bridge.settings.shadow)
     if end is ServiceEnd.GAVE_UP:
@@ -117,6 +111,17 @@ def serve(
         raise typer.Exit(EXIT_SIGNAL + service.signals[-1])
 
 
+def _granian_log() -> dict[str, Any]:
+    """Configure granian's own log: the format of ours, on the same stream."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"ours": {"()": type(formatter(chosen_format()))}},
+        "handlers": {"errors": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "ours"}},
+        "loggers": {"_granian": {"handlers": ["errors"], "propagate": False}},
+    }
+
+
 class WorkerPlan(msgspec.Struct, frozen=True):
     """The configuration of a worker process, which it gets through a pipe that no other process can read."""
 
@@ -124,6 +129,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     given: dict[str, Any]
     handler: str | None
     log_level: int
+    log_format: str
     folder: Path = Path()
     port: int = 0
     #: Whether the ledger's warnings have been printed already.
@@ -159,7 +165,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     def __call__(self) -> Application:
         """Make the application, in the process of a worker."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        log_to_standard_error()
+        log_to_standard_error(self.log_format)
         logger.setLevel(self.log_level)
         if self.said:
             warnings.simplefilter("ignore", LedgerWarning)
@@ -198,7 +204,7 @@ def _say_before_start(bridge: Bridge) -> None:
     say_which_ledger(bridge)
     for key in settings.api_keys:
         if len(key.value) < KEY_LENGTH_MIN:
-            say(f"warning: api_keys: {key.reference} has fewer than {KEY_LENGTH_MIN} characters, and may be guessed")
+            say_warning(f"api_keys: {key.reference} has fewer than {KEY_LENGTH_MIN} characters, and may be guessed")
     if not bridge.handlers and not settings.shadow:
         say("no --handler and no sinks: only claims are served; POST /events answers 503")
 
@@ -209,7 +215,7 @@ def _try_ledger(bridge: Bridge) -> bool:
         with bridge:
             return True
     except LedgerUnavailable as error:
-        say(f"warning: {error}; requests get 503 until it is back")
+        say_warning(f"{error}; requests get 503 until it is back")
         return False
 
 

@@ -72,6 +72,14 @@ ShadowOption = Annotated[
         show_default="setting shadow",
     ),
 ]
+ErrorsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--errors/--no-errors",
+        help="Log the message and the traceback of a handler's exception, which may hold personal data.",
+        show_default=f"{setting_or('log_errors')}; on in `process` at a terminal",
+    ),
+]
 JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 HandlerOption = Annotated[
     str | None,
@@ -277,9 +285,9 @@ def opened(bridge: Bridge) -> Iterator[Bridge]:
                 signal.signal(number, handler)
 
 
-def existing_bridge(handler: str | None, ledger: str | None, settings: str | None) -> Bridge:
+def existing_bridge(handler: str | None, ledger: str | None, settings: str | None, **given: Any) -> Bridge:
     """Take or make a bridge to a ledger that is there: a mistyped name should not create an empty one."""
-    return with_ledger_there(bridge_for(handler, ledger, settings))
+    return with_ledger_there(bridge_for(handler, ledger, settings, **given))
 
 
 def with_ledger_there(bridge: Bridge) -> Bridge:

@@ -47,6 +47,7 @@ MEMORY: Final = 8  # events that the average duration of a handler looks back on
 LOOK_SECONDS: Final = 0.05  # how often waiting requests are looked after
 
 _BUSY: Final = Verdict.BUSY  # the lookup takes longer than the comparison
+_UNHANDLED: Final = Verdict.UNHANDLED
 UNEXPECTED: Final = come_again("something went wrong that should not have; the log says more")
 
 
@@ -286,7 +287,8 @@ class RequestBatcher:
 
     def _distribute(self, batch: RequestBatch) -> None:
         """Hand each request the results of its own deliveries, and answer it unless one of them is busy."""
-        self.outage.answered(batch.asked_us)
+        if self.outage and any(result.verdict is not _UNHANDLED or result.outcome for result in batch.results):
+            self.outage.answered(batch.asked_us)  # events that nobody takes need no ledger
         results = iter(batch.results)
         ended: list[PendingRequest] = []
         for request in batch.requests:

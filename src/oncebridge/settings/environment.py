@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "ONCEBRIDGE_"
 SETTINGS_VARIABLE: Final = "ONCEBRIDGE_SETTINGS"
+#: Read by commands alone, and before the settings: an error in these has the format, too.
+LOG_FORMAT_VARIABLE: Final = "ONCEBRIDGE_LOG_FORMAT"
+_NO_SETTINGS: Final = (SETTINGS_VARIABLE, LOG_FORMAT_VARIABLE)
 #: Variables of this project's own tests.
 _TESTS: Final = "ONCEBRIDGE_TEST_"
 #: What Kubernetes and Docker set in every container beside a service that is called oncebridge, or oncebridge-...
@@ -27,14 +30,14 @@ def refuse_unknown(environment: Mapping[str, str], known: Collection[str], refer
     for name in sorted(environment):
         if not name.startswith(PREFIX) or name in known or name in references:
             continue
-        if name == SETTINGS_VARIABLE or name.startswith(_TESTS) or describes_service(name, environment[name]):
+        if name in _NO_SETTINGS or name.startswith(_TESTS) or describes_service(name, environment[name]):
             continue
         raise ConfigurationError(f"{shown_name(name)}: no such setting; {_fix(name, known)}")  # the value may be secret
 
 
 def _fix(name: str, known: Collection[str]) -> str:
     # All begin alike; only the rest can be similar.
-    close = most_similar(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in (*known, SETTINGS_VARIABLE)])
+    close = most_similar(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in (*known, *_NO_SETTINGS)])
     if close is not None:
         return f"did you mean {PREFIX}{close}?"
     return (

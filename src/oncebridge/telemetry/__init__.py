@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -168,6 +169,39 @@ class JSONFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Join the message and the fields."""
+        line = {
+            "time": _iso_time(record.created),
+            "level": record.levelname,
+            "message": storable(record.getMessage()),
+            **getattr(record, "oncebridge", {}),
+        }
+        error = _error_of(self, record)
+        return visible_json({**line, "error": storable(error)} if error and "error" not in line else line)
+
+
+class TextFormatter(logging.Formatter):
+    """Writes each log record as a line for people, in words first; an error follows, each of its lines indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Join the level, the message, and the fields that it does not mention."""
+        message = record.getMessage()
         fields: Mapping[str, Any] = getattr(record, "oncebridge", {})
-        line = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage(), **fields}
-        return visible_json(line)
+        rest = [f"{name}={value}" for name, value in fields.items() if name != "error" and str(value) not in message]
+        line = visible(" ".join([f"{record.levelname.lower()}: {message}", *rest]))
+        error = _error_of(self, record)
+        return f"{line}\n  {visible_lines(error)}" if error else line
+
+
+def _iso_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _error_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """Return the exception of a record in words, whoever logged it."""
+    own: str = getattr(record, "oncebridge", {}).get("error", "")
+    return (own or (formatter.formatException(record.exc_info) if record.exc_info else "")).rstrip()
+
+
+def storable(text: str) -> str:
+    """Write surrogate halves as escapes: JSON has none."""
+    return text.encode(errors="backslashreplace").decode()

@@ -297,7 +297,9 @@ class QueueRun:
             else:
                 took_us = (self._clock.monotonic_us() - asked_us) // len(share)
                 self._usual_us += (took_us - self._usual_us) // 4
-                if self._ledger_outage:
+                # Events that nobody takes need no ledger, so their end says nothing about it.
+                asked = any(delivery.tasks for delivery in deliveries)
+                if self._ledger_outage and asked and not self._flow.breaker.is_failing:
                     self._ledger_outage.answered(asked_us)
                     self.in_flight.look()
                 return
