@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from oncebridge import forks
 from oncebridge.claim import Outcome
-from oncebridge.engine.task import move_of
+from oncebridge.engine.task import Ended, move_of
 from oncebridge.ledgers.protocol import Query
 
 if TYPE_CHECKING:
     from oncebridge.clock import Clock
-    from oncebridge.engine.task import Ended, Task
+    from oncebridge.engine.task import Task
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.settings import Settings
     from oncebridge.telemetry import Telemetry
