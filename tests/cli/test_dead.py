@@ -445,8 +445,8 @@ def test_a_discarded_letter_does_not_come_back(cli, bury, facts):
     ran = cli.dead("discard", drop["key"], "--json")
     assert (ran.code, ran.one["key"], ran.one["outcome"]) == (0, drop["key"], "discard")
     assert [letter["key"] for letter in cli.dead("list", "--json").items] == [keep["key"]]
-    assert cli.dead("show", drop["key"]).code == 2
-    assert cli.dead("redrive", drop["key"], "--handler", "hooks:note").code == 2
+    assert cli.dead("show", drop["key"]).code == 1
+    assert cli.dead("redrive", drop["key"], "--handler", "hooks:note").code == 1
     again = cli.process("in.jsonl", "--handler", "hooks:note", "--verdicts", "verdicts.jsonl")
     assert (again.code, again.one["redelivery"], again.one["processed"]) == (0, 2, 0)
     assert cli.effects() == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import select
 import stat
 import sys
@@ -26,7 +27,9 @@ GZIP_LAYERS_MAX: Final = 3  # what CloudWatch compressed, Firehose may compress 
 _GZIP: Final = 31  # zlib's name for the largest window, with gzip's header
 
 BOM: Final = codecs.BOM_UTF8
-_WIDE_BOMS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+#: UTF-16 with its mark, and a first character as every capture has: bytes that only begin like it stay as they are.
+_WIDE: Final = re.compile(rb"\xff\xfe[\x01-\x7f]\0|\xfe\xff\0[\x01-\x7f]")
+HEAD_BYTES: Final = 4
 #: CloudWatch writes this file beside an export to find out whether it may.
 _NO_CAPTURES: Final = frozenset({"aws-logs-write-test"})
 
@@ -149,7 +152,7 @@ def plain(
             yield None
             continue
         head += block
-        if len(head) >= len(GZIP_MAGIC):
+        if len(head) >= HEAD_BYTES:
             break
     rest = _behind(head, blocks)
     if head.startswith(GZIP_MAGIC) and layers:
@@ -157,7 +160,7 @@ def plain(
         return
     if layers == GZIP_LAYERS_MAX and name.endswith(".gz") and head:
         tally.trouble(name, "is not gzip, though its name says so; it was read as it is")
-    if head.startswith(_WIDE_BOMS):
+    if _WIDE.match(head):
         yield from _narrow(rest)
     else:
         yield head.removeprefix(BOM)
