@@ -167,8 +167,8 @@ def test_poisonous_events_do_not_starve_the_others(queue):
     send(*queue, deliveries)
     with running_receiver(lambda request: Reply(500 if request.body in poison else 200)) as receiver:
         consuming = Consuming(*queue, receiver, clock)
-        consuming.go_on(lambda: consuming.books.get("processed") == 20)
-        assert consuming.seconds < 5 * MINUTE_S
+        consuming.go_on(lambda: consuming.books.get("processed") == 20 or consuming.seconds > 2 * HOUR_S)
+        assert consuming.seconds < HOUR_S  # chance decides who looks next, so it takes minutes: usually a few
         consuming.close()
     assert consuming.books == {"received": 30, "processed": 20, "retrying": 10}
 
