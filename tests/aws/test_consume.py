@@ -296,7 +296,7 @@ def test_a_failed_event_is_tried_again_here_and_its_message_is_received_once(que
         received.extend(answer.get("Messages", ()))
         return answer
 
-    run = consuming(queue, handler, meddle=lambda run: run.client.instead.update(receive_message=receive))
+    run = consuming(queue, handler, meddle=lambda run: run.client.instead.update(receive_message=receive), retry=OFTEN)
     run.finish()
     assert len(received) == 5
     assert Counter(handler.tried) == dict.fromkeys(marks(facts(5)), 4)

@@ -37,11 +37,13 @@ def noisy(cli, facts):
     return ("process", "in.jsonl", "--ledger", LEDGER, "--handler", "shop:noisy")
 
 
-@pytest.mark.parametrize("given", [("--log-format", "json"), ()])
+@pytest.mark.parametrize("given", ["before the command", "after it", "in the environment"])
 def test_with_json_every_line_is_json_with_its_time(cli, noisy, given):
     """Nothing else is in the stream: no narration, no library, no warning, no crash, no error of ours."""
-    environment = {} if given else {"ONCEBRIDGE_LOG_FORMAT": "json"}
-    ran = cli(*given, "--log-level", "info", *noisy, PYTHONWARNINGS="always", **environment)
+    environment = {"ONCEBRIDGE_LOG_FORMAT": "json"} if given == "in the environment" else {}
+    before = ("--log-format", "json") if given == "before the command" else ()
+    after = ("--log-format", "json") if given == "after it" else ()
+    ran = cli(*before, "--log-level", "info", *noisy, *after, PYTHONWARNINGS="always", **environment)
     lines = [json.loads(line) for line in ran.err.splitlines()]
     assert all(ISO_TIME.fullmatch(line["time"]) and line["level"] and line["message"] for line in lines)
     said = "\n".join(line["message"] for line in lines)

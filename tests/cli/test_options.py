@@ -120,7 +120,7 @@ def test_bash_completes(cli, installed):
         ask oncebridge pr
         ask oncebridge dead re
         ask oncebridge consume --until
-        ask oncebridge dead list --log
+        ask oncebridge dead list --log-l
     """
     ran = cli.start_program("bash", "-c", script).finish()
     assert ran.out.split() == ["process", "redrive", "--until-empty", "--log-level"], ran.err

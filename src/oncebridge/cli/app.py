@@ -35,29 +35,28 @@ LOG_LEVEL_DEFAULT: Final = "warning"
 
 
 class Command(TyperCommand):
-    """A command that also takes `--log-level` itself: many people write all options after the command."""
+    """A command that also takes the options for its log itself: many people write all options after the command."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
-        """Add the option to the command's own, each of which shows its default, or that there is none."""
+        """Add these options to the command's own, each of which shows its default, or that there is none."""
         super().__init__(*given, **options)
         for option in self.params:
             if isinstance(option, TyperOption) and not option.is_flag and option.default is None:
                 option.show_default = option.show_default if isinstance(option.show_default, str) else "none"
-        self.params.append(
-            TyperOption(
-                param_decls=["--log-level"],
-                help=LOG_LEVEL_HELP,
-                metavar="LEVEL",
-                show_default=LOG_LEVEL_DEFAULT,
-                expose_value=False,
-                callback=_set_level,
-            )
-        )
+        self.params += [
+            _log_option("--log-level", "LEVEL", LOG_LEVEL_HELP, LOG_LEVEL_DEFAULT, set_level),
+            _log_option("--log-format", "FORMAT", LOG_FORMAT_HELP, FORMATS[0], log_to_standard_error),
+        ]
 
 
-def _set_level(_context: object, _option: object, level: str | None) -> None:
-    if level is not None:
-        set_level(level)
+def _log_option(name: str, metavar: str, text: str, default: str, choose: Callable[[str], None]) -> TyperOption:
+    def chosen(_context: object, _option: object, value: str | None) -> None:
+        if value is not None:
+            choose(value)
+
+    return TyperOption(
+        param_decls=[name], help=text, metavar=metavar, show_default=default, expose_value=False, callback=chosen
+    )
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {

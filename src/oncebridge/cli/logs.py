@@ -24,9 +24,10 @@ TALKATIVE: Final = ("boto3", "botocore", "s3transfer", "urllib3", "asyncio")
 
 
 class _Format:
-    """The format that was chosen for this process."""
+    """The format that was chosen for this process, and the handler that writes it."""
 
     name = FORMATS[0]
+    handler: logging.Handler | None = None
 
 
 class _InWords(logging.Handler):
@@ -41,7 +42,7 @@ class _InWords(logging.Handler):
 
 
 def log_to_standard_error(name: str) -> None:
-    """Write the records of all loggers, and warnings, in one format."""
+    """Write the records of all loggers, and warnings, in one format; it may be chosen again."""
     if name not in FORMATS:
         raise ConfigurationError(f"--log-format: expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {name!r}")
     _Format.name = name
@@ -49,13 +50,15 @@ def log_to_standard_error(name: str) -> None:
     chosen = formatter(name)
     handler = _InWords() if isinstance(chosen, TextFormatter) else logging.StreamHandler(sys.stderr)
     handler.setFormatter(chosen)
+    if _Format.handler is not None:
+        logging.getLogger().removeHandler(_Format.handler)
     logging.getLogger().addHandler(handler)
+    _Format.handler = handler
     for library in TALKATIVE:
         logging.getLogger(library).setLevel(logging.WARNING)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
-    if narration.json:
-        sys.excepthook = _log_crash
-        threading.excepthook = _log_crash_of_thread
+    sys.excepthook = _log_crash if narration.json else sys.__excepthook__
+    threading.excepthook = _log_crash_of_thread if narration.json else threading.__excepthook__
 
 
 def chosen_format() -> str:
