@@ -1,13 +1,14 @@
-"""Starts threads in a way that an interrupt of the caller cannot break.
+"""Does in other threads what an interrupt of the caller must not break: no signal strikes there.
 
-`Thread.start` waits, in Python code that holds a lock, until the thread runs: an exception that strikes there
-leaves that lock locked, or becomes another exception. So a helper thread does it, where no signal strikes.
+`Thread.start` and `logging` hold locks in Python code: an exception that strikes there leaves the lock locked, and
+every thread that needs it waits for ever.
 """
 
 from __future__ import annotations
 
 import _thread
 import threading
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,3 +28,23 @@ def start(threads: Sequence[threading.Thread]) -> None:
 def _start_each(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
+
+
+def run_apart(work: Callable[[], None]) -> None:
+    """Run work to its end in another thread, in the caller's context, and wait for it unless interrupted."""
+    ended = threading.Lock()
+    ended.acquire()
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            context.run(work)
+        finally:
+            ended.release()
+
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:  # there are too many threads, or the interpreter is about to end
+        work()
+    else:
+        ended.acquire()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from oncebridge import forks
 from oncebridge.interrupts import was_raised_by_signal
+from oncebridge.threads import run_apart
 from oncebridge.visible import visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
@@ -150,13 +152,16 @@ class Telemetry:
 
         The error is a text, which any format shows below the message, as that of an exception.
         """
-        if not logger.isEnabledFor(logging.WARNING):
-            return
         fields = {name: value for name, value in {**_fields(move), "place": place, "error": error}.items() if value}
         record = logger.makeRecord(
             logger.name, logging.WARNING, __file__, 0, visible(message), (), None, extra={"oncebridge": fields}
         )
         record.exc_text = f"  {visible_lines(error.rstrip())}" if error else None
+        run_apart(partial(_log, record))  # in the middle of a batch, which an interrupt may strike
+
+
+def _log(record: logging.LogRecord) -> None:
+    if logger.isEnabledFor(record.levelno):
         logger.handle(record)
 
 
