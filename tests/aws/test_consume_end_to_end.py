@@ -205,7 +205,8 @@ def test_a_receiver_that_goes_away_is_said_once_and_waited_for(bus, commands, re
         assert_each_once(receiver, events)
     books = accounted(ran)
     assert (books["retrying"], books["dead"]) == (0, 0)
-    said = [record["message"] for record in ran.records if host in record["message"]]
+    # Beside the first failures of single events, which have keys.
+    said = [record["message"] for record in ran.records if host in record["message"] and "key" not in record]
     assert len(said) == 2, said
     assert said[0].endswith(f"{host} answered 503")
     assert said[1].endswith(f"{host} is in reach again")

@@ -91,7 +91,7 @@ class Ministack:
 def _guarding(certificates: Certificates, environment: dict[str, str]) -> dict[str, str]:
     """Return the settings of a guarded emulator: who has these credentials may do everything, others must be let."""
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    server = str(certificates.server)
+    server = str(certificates.bundle)
     tls = {"USE_SSL": "1", "MINISTACK_SSL_CERT": server, "MINISTACK_SSL_KEY": server}
     return {"AUTH": "true", **tls, **{name: environment[name] for name in names}}
 
