@@ -3,6 +3,7 @@
 import pytest
 
 import payloads
+from cli.conftest import LEDGER
 from oncebridge import Bridge
 
 #: Two named handlers beside one without a name, and a sink's worth of topics.
@@ -67,6 +68,19 @@ def test_a_trial_sends_no_dead_letters_on(cli):
     assert ran.code == 0
     assert "1 would be kept as dead letters; --verdicts FILE says why" in ran.err
     assert "dead list" not in ran.err
+
+
+@pytest.mark.parametrize("log_format", ["auto", "text"])
+def test_a_trial_warns_of_no_dead_letter(cli, log_format):
+    """Nothing is kept, so nothing is to be done: the report counts what would be kept, and info has each move."""
+    cli.write("in.jsonl", [b"{no event %d" % n for n in range(12)])  # more than a minute has lines for
+    trial = cli("process", "in.jsonl", "--log-format", log_format)
+    assert "12 would be kept as dead letters" in trial.err
+    assert "dead letter:" not in trial.err
+    assert "more dead letters" not in trial.err
+    assert cli("--log-level", "info", "process", "in.jsonl").err.count('"outcome":"dead"') == 12
+    kept = cli("process", "in.jsonl", "--ledger", LEDGER)
+    assert kept.err.count("dead letter:") == 10
 
 
 def test_a_named_ledger_remembers(cli, facts):

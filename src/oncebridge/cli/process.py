@@ -150,6 +150,7 @@ def _bridge_of_trial(make: Callable[..., Bridge], ledger: str | None) -> Bridge:
         return make(ledger=ledger)
     bridge = make(ledger=MEMORY)
     bridge.rewire(replace(bridge.settings, dead_letter_queue=None, dead_letter_bus=None))
+    bridge.telemetry.warns_of_letters = False  # the report counts them
     say("a trial in memory: no --handler, no sinks and no --ledger, so nothing is kept")
     return bridge
 

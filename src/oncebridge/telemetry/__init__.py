@@ -108,6 +108,8 @@ class Telemetry:
     def __init__(self, observers: tuple[Callable[[Move], None], ...] = ()) -> None:
         """Take observers, which are called with every move."""
         self._observers = observers
+        #: Whether a dead letter is worth a warning; False where none is kept.
+        self.warns_of_letters = True
 
     def add(self, observer: Callable[[Move], None]) -> None:
         """Add an observer, which is called with every move from now on."""

@@ -65,8 +65,8 @@ class FailureLog:
             self._warn(move, f"{who}: {move.reason}", unsaid, place, detail)
 
     def kept(self, move: Move, who: str, *, place: str = "", detail: str = "") -> None:
-        """Report a dead letter that is kept: as a warning, or as a move like any other if there are many."""
-        unsaid = self._count(who, "", LETTERS_PER_MINUTE)
+        """Report a dead letter: as a warning, or as a move like any other if there are many or if it is not kept."""
+        unsaid = self._count(who, "", LETTERS_PER_MINUTE) if self._telemetry.warns_of_letters else None
         if unsaid is None:
             self._telemetry.record(move)
         else:
