@@ -191,6 +191,26 @@ def test_a_file_is_tried_for_as_long_as_waits_are_short(bridge, clock):
     assert seconds_since(clock, start_us) >= 125
 
 
+def test_the_first_long_wait_is_reported(bridge):
+    """A run that waits for a second or more reports it once: how many wait, and for how long."""
+    waits = []
+    bridge.on("*", retry=RetryPolicy(attempts=3, base_seconds=50, growth=1))(fail)
+    run = FileRun(bridge.open(), bridge.books, on_wait=lambda *wait: waits.append(wait))
+    assert columns(run, facts(4)) == ["dead"] * 4
+    ((number, wait_us),) = waits
+    assert number == 4
+    assert 25_000_000 <= wait_us <= 50_000_000
+
+
+def test_short_waits_are_not_reported(bridge):
+    """A wait that nobody notices is not worth a line."""
+    waits = []
+    bridge.on("*", retry=RetryPolicy(attempts=3, base_seconds=0.1, growth=1))(fail)
+    run = FileRun(bridge.open(), bridge.books, on_wait=lambda *wait: waits.append(wait))
+    assert columns(run, facts(1)) == ["dead"]
+    assert waits == []
+
+
 @pytest.mark.parametrize("rereadable", [True, False])
 def test_a_pipe_is_read_to_its_end(bridge, monkeypatch, rereadable):
     """Where as many wait as may wait, a file is left for another run; a pipe is read on once one of them is tried."""

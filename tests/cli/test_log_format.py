@@ -26,6 +26,14 @@ def noisy(event):
     thread.join()
     raise PermanentError("the CRM refuses") from LookupError("no such agent")
 """
+PAUSING = """\
+from oncebridge import RetryLater
+
+
+def pause(event):
+    if event.attempt == 1:
+        raise RetryLater("the CRM wants a pause", after_seconds=1.5)
+"""
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
@@ -85,3 +93,13 @@ def test_process_shows_errors_at_a_terminal(cli, noisy):
     assert "LookupError: no such agent" in in_terminal(cli, *noisy)
     (cli.folder / "once.db").unlink()
     assert "LookupError: no such agent" not in in_terminal(cli, *noisy, "--no-errors")
+
+
+def test_a_wait_for_the_next_try_is_said_at_a_terminal(cli, facts):
+    """A person sees why a bar that is full does not end; a pipe has no bar, and no such line."""
+    (cli.folder / "shop.py").write_text(PAUSING)
+    cli.write("in.jsonl", facts(2))
+    command = ("process", "in.jsonl", "--ledger", LEDGER, "--handler", "shop:pause")
+    assert "2 wait to be tried again, the first in " in in_terminal(cli, *command)
+    (cli.folder / "once.db").unlink()
+    assert "wait to be tried again" not in cli(*command).err

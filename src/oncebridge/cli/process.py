@@ -91,6 +91,7 @@ def process(
             bridge.books,
             batch=batch,
             on_outage=lambda error: say(f"{error}; waiting for it"),
+            on_wait=_say_wait,
             rereadable="-" not in files,
         )
         try:
@@ -153,6 +154,15 @@ def _bridge_of_trial(make: Callable[..., Bridge], ledger: str | None) -> Bridge:
     bridge.telemetry.warns_of_letters = False  # the report counts them
     say("a trial in memory: no --handler, no sinks and no --ledger, so nothing is kept")
     return bridge
+
+
+def _say_wait(number: int, wait_us: int) -> None:
+    """Tell a person why a bar that is full does not end."""
+    if draws():
+        say(
+            f"{number:,} wait to be tried again, the first in {wait_us / 1_000_000:,.0f} s; Ctrl-C ends the wait, and "
+            "the same command goes on later"
+        )
 
 
 def _write_verdict(lines: IO[bytes], n: int, result: Result) -> None:

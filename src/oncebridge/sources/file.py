@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 BATCH: Final = 100
 WAITING_MAX: Final = 1000  # beyond that, waiting deliveries are processed before more is read
+NOTICED_US: Final = 1_000_000  # a person wonders about a wait of this length
 OUTAGE_PATIENCE_US: Final = 60_000_000  # in an outage during which nothing is settled
 
 
@@ -76,16 +77,19 @@ class FileRun:
         *,
         batch: int = BATCH,
         on_outage: Callable[[str], None] = lambda _: None,
+        on_wait: Callable[[int, int], None] = lambda _number, _wait_us: None,
         rereadable: bool = True,
     ) -> None:
-        """Take the flow, the books to keep, and where to report that the ledger is out of reach.
+        """Take the flow, the books to keep, and where to report an outage of the ledger and the first long wait.
 
+        A wait is reported with how many deliveries wait for their next try, and how long it is until the first of them.
         What is not rereadable, such as a pipe, is read to its end, however long that takes.
         """
         self._flow = flow
         self._books = books
         self._batch = batch
         self._on_outage = on_outage
+        self._on_wait: Callable[[int, int], None] | None = on_wait
         self._rereadable = rereadable
         self._waiting: list[_Waiting] = []
         self._last: dict[int, Result] = {}
@@ -121,6 +125,7 @@ class FileRun:
                     if self._takes_too_long():
                         self.next_try_us = wait_us
                         break
+                    self._report_wait(wait_us)
                     self._flow.clock.wait(self._flow.stopping, wait_us / 1_000_000)
         except LedgerUnavailable as error:
             outage = error
@@ -129,6 +134,12 @@ class FileRun:
         yield from sorted(self._last.items())
         if outage is not None:
             raise outage
+
+    def _report_wait(self, wait_us: int) -> None:
+        """Report the first wait that a person notices."""
+        if wait_us >= NOTICED_US and self._on_wait is not None:
+            self._on_wait(len(self._waiting), wait_us)
+            self._on_wait = None
 
     @property
     def _is_full(self) -> bool:
