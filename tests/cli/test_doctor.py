@@ -217,6 +217,18 @@ def test_a_missing_ledger_is_not_made(doctor, cli, explained):
     assert not (cli.folder / "nowhere.db").exists()
 
 
+def test_a_ledger_that_is_primed_can_be_examined(cli, facts, explained):
+    """The order of the cut-over: before the first worker there is no file to examine, and priming makes it."""
+    (cli.folder / "crm.py").write_text(
+        'from oncebridge import Bridge\n\nbridge = Bridge("sqlite:///new.db")\nbridge.on("*", name="crm")(print)\n'
+    )
+    cli.write("finished.jsonl", facts(1))
+    doctor = ("doctor", "--handler", "crm:bridge")
+    assert "start the worker first" in explained(cli(*doctor), 2)
+    assert cli("process", "finished.jsonl", "--handler", "crm:bridge", "--prime").code == 0
+    assert cli(*doctor).code == 0
+
+
 def test_another_programs_file_is_left_alone(doctor, cli, explained):
     """A database that is no ledger does not become one."""
     with closing(sqlite3.connect(cli.folder / "crm.db")) as db, db:

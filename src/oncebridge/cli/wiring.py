@@ -295,7 +295,7 @@ def with_ledger_there(bridge: Bridge) -> Bridge:
     if isinstance(bridge.ledger, SQLiteLedger) and not bridge.ledger.was_opened():
         raise ConfigurationError(
             f"--ledger: there is no ledger at {bridge.ledger.path}, or no worker has opened it yet; name the file that "
-            "was written to"
+            "was written to, or start the worker first: it makes a new one"
         )
     return bridge
 
