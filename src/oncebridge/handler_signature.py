@@ -85,7 +85,7 @@ def _fix(name: str, signature: inspect.Signature) -> str:
     if others == ["context"]:
         return "drop `context`: Lambda calls bridge.lambda_handler, which calls handlers with the event alone"
     if not others:
-        return f"let `{TRANSACTION}` be given by its name"
+        return f"make `{TRANSACTION}` a parameter that can be given by its name"
     return f"drop {', '.join(f'`{one}`' for one in others)}, give defaults, or bind values with functools.partial"
 
 

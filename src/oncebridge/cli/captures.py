@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,6 @@ from oncebridge.sources.captures.inputs import files_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-EXIT_NOTHING: Final = 1
 
 Captures = Annotated[
     list[str],

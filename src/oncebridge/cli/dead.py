@@ -68,7 +68,7 @@ Since = Annotated[
     str | None,
     typer.Option(help="Only since then: 30m, 2h or 3d ago, or a time such as 2026-03-02T08:00:00Z.", metavar="WHEN"),
 ]
-Until = Annotated[str | None, typer.Option(help="Only before then, said in the same ways.", metavar="WHEN")]
+Until = Annotated[str | None, typer.Option(help="Only before then, given in the same ways.", metavar="WHEN")]
 Limit = Annotated[int | None, typer.Option(help="At most so many, the oldest.", min=1, metavar="N", show_default="all")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter that matches.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")]
@@ -89,7 +89,7 @@ def list_(
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
-    """List dead letters, the oldest first, without what they hold; a terminal gets their counts first.
+    """List dead letters without their payload; a terminal gets their counts first.
 
     The oldest come first, since that is the order in which they are redriven.
     """

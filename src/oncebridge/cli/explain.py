@@ -9,10 +9,18 @@ import typer
 from rich.text import Text
 
 from oncebridge.bridge import Bridge
-from oncebridge.cli.captures import EXIT_NOTHING, Captures, holds_nothing, say_skipped
+from oncebridge.cli.captures import Captures, holds_nothing, say_skipped
 from oncebridge.cli.output import results, say, write_json
 from oncebridge.cli.tables import wrapped
-from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, bridge_for, is_unnamed
+from oncebridge.cli.wiring import (
+    EXIT_NOTHING_FOUND,
+    BridgeOption,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    bridge_for,
+    is_unnamed,
+)
 from oncebridge.diagnosis.explain import Explanation
 from oncebridge.diagnosis.explain import explain as explain_one
 from oncebridge.errors import Unreadable
@@ -49,7 +57,7 @@ def explain(
             _write(number, explanation)
     say_skipped(tally)
     if holds_nothing(tally):
-        raise typer.Exit(EXIT_NOTHING)
+        raise typer.Exit(EXIT_NOTHING_FOUND)
 
 
 def _secret(bridge: Bridge) -> bytes:

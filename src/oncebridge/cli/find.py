@@ -21,7 +21,14 @@ from oncebridge.cli.output import (
     write_table,
     write_text,
 )
-from oncebridge.cli.wiring import BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge
+from oncebridge.cli.wiring import (
+    EXIT_NOTHING_FOUND,
+    BridgeOption,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    existing_bridge,
+)
 from oncebridge.errors import ConfigurationError, Unreadable
 from oncebridge.event import parse
 from oncebridge.identity import conflict_key, identify, key_bytes, key_text, subject_digest, unreadable_key
@@ -72,7 +79,7 @@ def find(
     else:
         _write_table(found)
     if not found:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_NOTHING_FOUND)
 
 
 def _write_summary(found: Sequence[tuple[str, Entry]]) -> None:

@@ -199,11 +199,14 @@ def iso_time(us: int) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def can_ask() -> bool:
+    """Return whether a person at a terminal can answer a question."""
+    return sys.stdin.isatty() and narrator.is_terminal
+
+
 def confirmed(question: str) -> bool:
     """Ask the person at a terminal; a script is not asked."""
-    if not (sys.stdin.isatty() and narrator.is_terminal):
-        return True
-    return typer.confirm(visible(question), err=True)
+    return typer.confirm(visible(question), err=True) if can_ask() else True
 
 
 @contextmanager

@@ -9,10 +9,11 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec.structs import replace
 
-from oncebridge.cli.captures import EXIT_NOTHING, Captures, holds_nothing, is_read, say_skipped, total_bytes
+from oncebridge.cli.captures import Captures, holds_nothing, is_read, say_skipped, total_bytes
 from oncebridge.cli.output import draws, opened_for_writing, progress_bar, report_books, report_shadow, say
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
+    EXIT_NOTHING_FOUND,
     ErrorsOption,
     HandlerOption,
     JSONOption,
@@ -111,7 +112,7 @@ def process(
     if not run.finished:
         raise typer.Exit(EXIT_AGAIN)
     if holds_nothing(tally):
-        raise typer.Exit(EXIT_NOTHING)
+        raise typer.Exit(EXIT_NOTHING_FOUND)
 
 
 def _bridge_of_run(make: Callable[..., Bridge], handler: str | None, ledger: str | None, *, prime: bool) -> Bridge:

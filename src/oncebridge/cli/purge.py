@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oncebridge.claim import Outcome
-from oncebridge.cli.output import confirmed, narrator, say, write_json, write_text
+from oncebridge.cli.output import can_ask, confirmed, say, write_json, write_text
 from oncebridge.cli.wiring import (
     EXIT_DECLINED,
     BridgeOption,
@@ -67,7 +66,7 @@ def purge(
 def _ask(days: float) -> None:
     """Ask a person before events are forgotten whose duplicates may still arrive; refuse where nobody can answer."""
     what = f"--older-than-days {days:g} forgets events of today, and a duplicate that comes later is processed again"
-    if not (sys.stdin.isatty() and narrator.is_terminal):
+    if not can_ask():
         raise ConfigurationError(f"{what}; give --yes if that is meant")
     say(what)
     if not confirmed("Forget them?"):

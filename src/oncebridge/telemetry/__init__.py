@@ -204,7 +204,7 @@ def _iso_time(seconds: float) -> str:
 
 
 def _error_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """Return the exception of a record in words, whoever logged it."""
+    """Return the exception of a record in words, whichever logger it comes from."""
     own: str = getattr(record, "oncebridge", {}).get("error", "")
     return (own or (formatter.formatException(record.exc_info) if record.exc_info else "")).rstrip()
 

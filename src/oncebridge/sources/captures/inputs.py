@@ -24,7 +24,7 @@ BLOCK_BYTES: Final = 1_048_576
 INPUT_POLL_SECONDS: Final = 0.1
 GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 GZIP_LAYERS_MAX: Final = 3  # what CloudWatch compressed, Firehose may compress again, and so may its owner
-_GZIP: Final = 31  # zlib's name for the largest window, with gzip's header
+GZIP_WINDOW: Final = 31  # zlib's name for the largest window, with gzip's header
 
 BOM: Final = codecs.BOM_UTF8
 #: UTF-16 with its mark, and a first character as every capture has: bytes that only begin like it stay as they are.
@@ -174,7 +174,7 @@ def _behind(head: bytes, blocks: Iterator[bytes | None]) -> Iterator[bytes | Non
 
 def _unpacked(blocks: Iterator[bytes | None], name: str, tally: Tally) -> Iterator[bytes | None]:
     """Unpack members of gzip one after another, as Firehose and `cat` join them; text behind them is passed on."""
-    unpack, unpacked = zlib.decompressobj(_GZIP), 0
+    unpack, unpacked = zlib.decompressobj(GZIP_WINDOW), 0
     pieces = _pieces(blocks)
     for piece in pieces:
         data = piece
@@ -189,7 +189,7 @@ def _unpacked(blocks: Iterator[bytes | None], name: str, tally: Tally) -> Iterat
                     yield data
                     yield from pieces
                     return
-                unpack = zlib.decompressobj(_GZIP)
+                unpack = zlib.decompressobj(GZIP_WINDOW)
             try:
                 text = unpack.decompress(data, BLOCK_BYTES)
             except zlib.error:

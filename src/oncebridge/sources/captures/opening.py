@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from oncebridge.errors import Unreadable
 from oncebridge.sources.captures.found import NOTHING_AROUND, Surroundings
+from oncebridge.sources.captures.inputs import GZIP_MAGIC, GZIP_WINDOW
 from oncebridge.sources.captures.log_lines import head_of, json_of_python
 from oncebridge.sources.captures.log_shapes import MARKS as LOG_MARKS
-from oncebridge.sources.captures.log_shapes import Part, noted, opened_log
+from oncebridge.sources.captures.log_shapes import OF_LAMBDA, Part, noted, opened_log
 from oncebridge.sources.captures.scanning import PYTHON, Kind, Scanner
 from oncebridge.sources.unwrap import (
     MARKS,
@@ -46,14 +47,11 @@ if TYPE_CHECKING:
 Opened: TypeAlias = "Iterator[tuple[bytes, Surroundings]]"
 
 STREAMS_MAX: Final = 10_000  # whose invocation is remembered
-_GZIP: Final = 31
 _HEAD_MAX: Final = 512  # bytes of a line in which its head ends
-_MAGIC: Final = b"\x1f\x8b\x08"
 _ALL_MARKS: Final = (*LOG_MARKS, *MARKS)
 #: A text that names one of these may be an event that cannot be read.
 _NAMES_OF_EVENTS: Final = re.compile(rb"detail-type|eventBody|topicName")
 
-OF_LAMBDA: Final = "a line of Lambda's own log"
 NO_EVENT_TEXT: Final = "a log line without an event"
 NO_EVENT_JSON: Final = "JSON in a log line that is no event"
 UNREADABLE_TEXT: Final = "a log line with names of an event's fields that is no JSON"
@@ -224,7 +222,7 @@ class Opener:
         first = text.lstrip()[:1]
         if not nesting:
             yield text, around
-        elif text.startswith(_MAGIC):
+        elif text.startswith(GZIP_MAGIC):
             unpacked = unpack(text)
             if unpacked is None:
                 yield text, around
@@ -326,7 +324,7 @@ class _Cell(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 def unpack(data: bytes) -> bytes | None:
     """Unpack gzip that is no larger than a wrapper may be; None if it is larger, or damaged."""
-    unpacker = zlib.decompressobj(_GZIP)
+    unpacker = zlib.decompressobj(GZIP_WINDOW)
     try:
         text = unpacker.decompress(data, WRAPPER_BYTES_MAX)
     except zlib.error:
