@@ -3,6 +3,8 @@
 import gc
 import json
 import logging
+import signal
+import threading
 import weakref
 
 import msgspec
@@ -16,8 +18,10 @@ from oncebridge.telemetry import JSONFormatter, Telemetry
 from oncebridge.telemetry.failures import FAILURES_PER_MINUTE, LETTERS_PER_MINUTE, MINUTE_US
 from oncebridge.testing.clock import ManualClock
 from payloads import ACW, AUDITS, PRESENCE, TIME_MS, envelope
+from servers.process import wait_until
 
 PHONE = "+44 7700 900123"
+PATIENCE_SECONDS = 60
 
 
 class Oops(Exception):
@@ -336,6 +340,62 @@ def test_secrets_of_the_settings_are_in_no_error(bridge, caplog):
     shown = "\n".join([*warnings_in(caplog), result.reason, letter.reason, letter.detail])
     assert "[secret]" in shown
     assert [secret for secret in secrets if secret in shown] == []
+
+
+class Needing(logging.Handler):
+    """A program's own log, which needs a lock that the program may hold."""
+
+    def __init__(self, lock):
+        """Take the lock."""
+        super().__init__()
+        self._lock_of_program, self.messages = lock, []
+
+    def emit(self, record):
+        """Note a message, under the lock."""
+        with self._lock_of_program:
+            self.messages.append(record.getMessage())
+
+
+@pytest.fixture
+def needing():
+    """Log to a handler that needs a lock; return both."""
+    lock = threading.RLock()
+    handler = Needing(lock)
+    logging.getLogger("oncebridge").addHandler(handler)
+    yield lock, handler
+    logging.getLogger("oncebridge").removeHandler(handler)
+
+
+def test_a_lock_that_the_caller_holds_does_not_stop_its_batch(bridge, needing):
+    """A program may call the bridge under a lock that its own log needs: the line is written once it is free."""
+    lock, handler = needing
+    program = bridge(divide)
+    with lock:
+        assert program.process(fact(1)).outcome == "retry"
+        assert handler.messages == []
+    wait_until(lambda: handler.messages, "the failure is logged")
+
+
+def test_an_interrupt_while_a_failure_is_logged_leaves_the_log_usable(bridge, needing):
+    """An exception from a signal strikes the caller, and not the thread that holds the log's own lock."""
+    lock, handler = needing
+    program = bridge(divide)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    lock.acquire()  # so that the line is still being written when the signal comes
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            program.process(fact(1))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        lock.release()
+    wait_until(lambda: handler.messages, "the failure is logged")
+    free = []
+    asking = threading.Thread(target=lambda: free.append(handler.lock.acquire(timeout=PATIENCE_SECONDS)))
+    asking.start()
+    asking.join()
+    assert free == [True]
 
 
 def test_only_the_first_failures_of_a_minute_are_logged_and_the_rest_counted(bridge, caplog):

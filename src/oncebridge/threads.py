@@ -9,10 +9,12 @@ from __future__ import annotations
 import _thread
 import threading
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+WAIT_SECONDS: Final = 1.0
 
 
 def background(target: Callable[..., None], *args: object, name: str) -> threading.Thread:
@@ -31,7 +33,10 @@ def _start_each(threads: Sequence[threading.Thread]) -> None:
 
 
 def run_apart(work: Callable[[], None]) -> None:
-    """Run work to its end in another thread, in the caller's context, and wait for it unless interrupted."""
+    """Run work to its end in another thread, in the caller's context, and wait for it unless interrupted.
+
+    The wait has a limit, since the caller may hold a lock that the work needs.
+    """
     ended = threading.Lock()
     ended.acquire()
     context = copy_context()
@@ -47,4 +52,4 @@ def run_apart(work: Callable[[], None]) -> None:
     except RuntimeError:  # there are too many threads, or the interpreter is about to end
         work()
     else:
-        ended.acquire()
+        ended.acquire(timeout=WAIT_SECONDS)
