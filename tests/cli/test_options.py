@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from cli.conftest import LEDGER
 from oncebridge.cli.app import app
@@ -52,11 +51,11 @@ def test_every_option_shows_its_default():
         (("purge",), ["retention_days, or 30)"]),
     ],
 )
-def test_help_shows_defaults_of_settings(words, shown):
+def test_help_shows_defaults_of_settings(cli, words, shown):
     """Where a setting takes the place of an option, help names the setting and its default; -h is --help."""
-    long, short = (CliRunner().invoke(app, [*words, option], env={"COLUMNS": "200"}) for option in ("--help", "-h"))
-    assert (long.exit_code, short.output) == (0, long.output)
-    assert [default for default in shown if default not in long.output] == []
+    long, short = (cli(*words, option, COLUMNS="200") for option in ("--help", "-h"))
+    assert (long.code, short.out) == (0, long.out)
+    assert [default for default in shown if default not in long.out] == []
 
 
 # --- the level of the log --------------------------------------------------------------------------------------
