@@ -10,6 +10,29 @@ from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 LEASE_US = 60_000_000
 
 
+class WritesEffects:
+    """What the ledger contract asks of transactions, where they are SQLite's."""
+
+    def write_effect(self, transaction, effect):
+        """Insert a row."""
+        transaction.execute("CREATE TABLE IF NOT EXISTS effect (name TEXT)")
+        transaction.execute("INSERT INTO effect VALUES (?)", (effect,))
+
+    def ways_to_end(self, transaction):
+        """Return what SQLite and Python's module for it offer."""
+        return [
+            transaction.commit,
+            transaction.rollback,
+            lambda: transaction.execute("COMMIT"),
+            lambda: transaction.execute("END"),
+            lambda: transaction.execute("ROLLBACK"),
+            lambda: transaction.execute("BEGIN"),
+            lambda: transaction.executescript("SELECT 1"),  # commits first
+            lambda: transaction.__exit__(None, None, None),
+            lambda: transaction.__exit__(ValueError, ValueError(), None),
+        ]
+
+
 @contextmanager
 def opened(path, clock=None):
     """Open a ledger and close it again."""

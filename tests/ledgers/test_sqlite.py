@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgers.on_sqlite import claim, done, is_sound, key, opened, take, verdict
+from ledgers.on_sqlite import WritesEffects, claim, done, is_sound, key, opened, take, verdict
 from ledgers.random_moves import SideBySide
 from oncebridge.claim import Ask, Claim, Letter, Outcome, Settlement, Status, Verdict
 from oncebridge.clock import SystemClock
@@ -24,7 +24,7 @@ from oncebridge.testing.clock import SkewedClock
 from oncebridge.testing.ledger_contract import LedgerContract
 
 
-class TestSQLiteLedger(LedgerContract):
+class TestSQLiteLedger(WritesEffects, LedgerContract):
     """Each worker has a connection of its own to one file."""
 
     @pytest.fixture
@@ -37,31 +37,12 @@ class TestSQLiteLedger(LedgerContract):
         """Read the file and its log."""
         return b"".join(path.read_bytes() for path in self.path.parent.glob("once.db*"))
 
-    def write_effect(self, transaction, effect):
-        """Insert a row."""
-        transaction.execute("CREATE TABLE IF NOT EXISTS effect (name TEXT)")
-        transaction.execute("INSERT INTO effect VALUES (?)", (effect,))
-
     def effects(self):
         """Read the rows through another connection."""
         with closing(sqlite3.connect(self.path)) as db:
             if not db.execute("SELECT * FROM sqlite_master WHERE name = 'effect'").fetchone():
                 return []
             return [name for (name,) in db.execute("SELECT name FROM effect ORDER BY rowid")]
-
-    def ways_to_end(self, transaction):
-        """Return what SQLite and Python's module for it offer."""
-        return [
-            transaction.commit,
-            transaction.rollback,
-            lambda: transaction.execute("COMMIT"),
-            lambda: transaction.execute("END"),
-            lambda: transaction.execute("ROLLBACK"),
-            lambda: transaction.execute("BEGIN"),
-            lambda: transaction.executescript("SELECT 1"),  # commits first
-            lambda: transaction.__exit__(None, None, None),
-            lambda: transaction.__exit__(ValueError, ValueError(), None),
-        ]
 
 
 @pytest.mark.parametrize("seed", range(10))

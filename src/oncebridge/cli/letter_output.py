@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from oncebridge.cli.output import iso_time, results, say, write_fields, write_json, write_table, write_text
 from oncebridge.deadletters import count_letters
-from oncebridge.letter_filter import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,4 +114,4 @@ def _pretty(letter: DeadLetter) -> str:
 
 
 def _second(ms: int) -> str:
-    return (EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return iso_time(ms * 1000, "seconds")

@@ -191,12 +191,11 @@ def settled_us(entry: Entry) -> int:
     return entry.changed_us if entry.status in SETTLED else 0
 
 
-def iso_time(us: int) -> str:
+def iso_time(us: int, unit: str = "milliseconds") -> str:
     """Write a time as ISO 8601 does, with its zone; a text that says so where none was recorded."""
     if not us:
         return NOT_RECORDED
-    time = EPOCH + timedelta(microseconds=us)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (EPOCH + timedelta(microseconds=us)).isoformat(timespec=unit).replace("+00:00", "Z")
 
 
 def can_ask() -> bool:

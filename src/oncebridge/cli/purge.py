@@ -34,7 +34,9 @@ def purge(
         float | None,
         typer.Option(help="Forget what was settled longer ago.", min=0, show_default=setting_or("retention_days")),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before events of the last day are forgotten.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before events of the last day are forgotten.")
+    ] = False,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oncebridge.errors import PermanentError, RetryLater, SaysWhy
 from oncebridge.settings.secrets import secrets_of
+from oncebridge.telemetry import storable
 from oncebridge.visible import visible
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _place(code: CodeType, line: int) -> str:
 
 def _storable(text: str) -> str:
     """Write surrogate halves and U+0000 as escapes: databases reject them, and an error may quote anything."""
-    return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
+    return storable(text).replace("\x00", "\\x00")
 
 
 def _shortened(text: str) -> str:
