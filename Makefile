@@ -2,7 +2,8 @@
 # Every package is locked by hash in requirements/: uv.txt (the installer), run.txt (the command line and the
 # build), dev.txt (everything for checks and tests), aws.txt (the AWS emulator, in an environment of its own),
 # rie.txt (AWS' emulator of Lambda's runtime), lambda.txt (what the function's zip holds), container.txt (what the
-# container's image holds), bench.txt (what make bench compares with).
+# container's image holds), page.txt (what the page for browsers holds), bench.txt (what make bench compares with).
+# What comes from npm's registry is locked in the package-lock.json of tests/browser and tools/page.
 
 PYTHON ?=
 ARGS ?=
@@ -31,6 +32,10 @@ LAMBDA_PLATFORMS := x86_64-manylinux_2_28 aarch64-manylinux_2_28
 PACKAGED := $(patsubst arm64,aarch64-manylinux_2_28,$(patsubst x86_64,x86_64-manylinux_2_28,$(ARCHITECTURE)))
 PACKAGED := $(if $(PACKAGED),$(PACKAGED),$(LAMBDA_PLATFORMS))
 
+# What the page's Python, of tools/page/package.json, takes: tools/page.py compares it.
+PAGE_PYTHON := 3.14
+PAGE_PLATFORM := pyemscripten_2026_0_wasm32
+
 # Folders too, so that a deleted file counts as a change.
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml README.md LICENSE
 CHECKED := conftest.py deploy src tests tools $(wildcard bench) $(wildcard examples)
@@ -43,7 +48,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lock package layer images sbom notices bench prove clean
+.PHONY: help demo test check format lock package layer page images sbom notices bench prove clean
 
 help: ## List what make can do here
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -53,7 +58,7 @@ help: ## List what make can do here
 demo: $(VENV)/.wheel ## Run the whole bridge on this machine: simulated traffic, SQLite, live view
 	@$(BIN)/oncebridge demo $(ARGS)
 
-test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.lambda $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
+test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.lambda $(VENV)/.page $(VENV)/.browser $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(VENV)/.dev ## Check format, lint, types, the AWS template, the notice of licences, and that no file names a package registry
@@ -78,6 +83,9 @@ package: dist/.built $(VENV)/.lambda ## Make the zip for Lambda (ADD='app.py ...
 
 layer: dist/.built $(VENV)/.lambda ## Make a layer for Lambda instead, for functions that bring their own code
 	@$(PY) tools/package.py dist/oncebridge-layer.zip --layer --wheel dist/*.whl --libraries $(PACKAGED:%=$(VENV)/lambda/%)
+
+page: dist/.built $(VENV)/.page ## Make dist/diagnose.html: diagnose and explain in a browser, from a file that needs no server
+	@$(PY) tools/page.py dist/diagnose.html --package dist/*.whl --parts $(VENV)/page
 
 images: $(VENV)/.uv ## Pin the images of Dockerfile and compose.yaml by digest, with Docker and the registries
 	@$(PY) tools/images.py
@@ -106,6 +114,9 @@ lock: $(VENV)/.uv ## Lock the dependencies again after a change in pyproject.tom
 	@$(COMPILE) --no-deps --group rie --output-file requirements/rie.txt
 	@$(COMPILE) pyproject.toml --group lambda --constraint requirements/dev.txt --output-file requirements/lambda.txt
 	@$(COMPILE) pyproject.toml --all-extras --constraint requirements/dev.txt --output-file requirements/container.txt
+	@$(COMPILE) pyproject.toml --group page --constraint requirements/dev.txt --output-file requirements/page.txt
+	@$(MAKE) --no-print-directory $(VENV)/.dev
+	@for folder in tests/browser tools/page; do $(PY) tools/npm.py $$folder || exit 1; done
 	@$(PY) tools/check_hosts.py
 	@echo "Locked. Next: make notices, and make test"
 
@@ -158,6 +169,20 @@ $(VENV)/.lambda: requirements/lambda.txt $(VENV)/.uv
 	@rm -rf $(VENV)/lambda
 	@for platform in $(LAMBDA_PLATFORMS); do $(INSTALL) --target $(VENV)/lambda/$$platform --python-platform $$platform \
 		--python-version $(LAMBDA_PYTHON) --only-binary :all: --require-hashes -r requirements/lambda.txt || exit 1; done
+	@touch $@
+
+$(VENV)/.browser: tests/browser/package-lock.json $(VENV)/.dev
+	@echo "Fetching what tests in a browser need"
+	@PYTHONPATH=tests $(PY) -m servers.chromium
+	@touch $@
+
+# By pip: uv knows no platform of this name.
+$(VENV)/.page: requirements/page.txt tools/page/package-lock.json $(VENV)/.dev
+	@echo "Fetching what the page for browsers holds"
+	@$(PY) tools/npm.py tools/page --into $(VENV)/page
+	@$(PY) -m pip download -qq --disable-pip-version-check --no-deps --only-binary :all: --platform $(PAGE_PLATFORM) \
+		--python-version $(PAGE_PYTHON) --implementation cp --abi cp$(subst .,,$(PAGE_PYTHON)) --require-hashes \
+		-r requirements/page.txt --dest $(VENV)/page/wheels
 	@touch $@
 
 dist/.built: $(SOURCES) $(VENV)/.run

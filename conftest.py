@@ -11,8 +11,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from servers import chromium as browsers
 from servers import terraform
-from servers.fixtures import ministack, postgres, valkey  # noqa: F401 - fixtures, by being here
+from servers.fixtures import chromium, ministack, postgres, valkey  # noqa: F401 - fixtures, by being here
 
 SOURCE = Path(__file__).resolve().parent / "src"
 TEST_SOURCE = os.environ.get("ONCEBRIDGE_TEST_SOURCE") == "1"
@@ -47,7 +48,8 @@ def wrong_package(folder: Path | None) -> str | None:
 def left_out() -> dict[str, str]:
     """Say what cannot run on this machine, by its marker."""
     linux = None if sys.platform == "linux" else f"tests marked `root`, which need Linux; this is {sys.platform}"
-    return {marker: why for marker, why in (("root", linux), ("terraform", terraform.left_out())) if why is not None}
+    reasons = {"root": linux, "terraform": terraform.left_out(), "browser": browsers.left_out()}
+    return {marker: why for marker, why in reasons.items() if why is not None}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Final
 
+import diagnosing
 import engine_time
 import growth
 import hostile
@@ -44,6 +45,8 @@ Traffic = Callable[..., Iterator[bytes]]
 MIXED: Final = "mixed traffic"
 FACTS: Final = "facts"
 TRAFFIC: Final[Mapping[str, Traffic]] = {MIXED: mixed, FACTS: facts}
+#: What a delivery of simulated traffic takes, in a file.
+DELIVERY_MB: Final = 0.00101
 #: As long ago that all of it has happened.
 MIXED_HOURS: Final = 12
 
@@ -66,6 +69,8 @@ class Sizes:
     #: Turns under load over HTTP, and how long each of them takes.
     loads: int
     load_seconds: float
+    #: Deliveries that are diagnosed.
+    diagnosed: int
 
 
 FULL: Final = Sizes(
@@ -78,6 +83,7 @@ FULL: Final = Sizes(
     starts=15,
     loads=5,
     load_seconds=3,
+    diagnosed=1_000_000,
 )
 QUICK: Final = Sizes(
     turns=15,
@@ -89,6 +95,7 @@ QUICK: Final = Sizes(
     starts=5,
     loads=2,
     load_seconds=1.5,
+    diagnosed=100_000,
 )
 
 
@@ -419,6 +426,40 @@ def worst_inputs(place: Place) -> Iterator[Row]:
     )
 
 
+# --- diagnosis ---------------------------------------------------------------------------------------------------
+
+
+def diagnosed(place: Place) -> Iterator[Row]:
+    """Measure `diagnose` on many deliveries out of a pipe, beside a loop that only parses them."""
+    number = place.sizes.diagnosed
+    with place.progress.stage(f"diagnosing {number:,} deliveries", 1) as advance:
+        parsed = diagnosing.parsed_per_core_second()
+        cost = diagnosing.cost_of(number, place.folder)
+        advance()
+    place.notes.append(
+        f"Diagnosis: {cost.deliveries:,} deliveries of simulated traffic out of a pipe in {cost.seconds:.0f} s, while "
+        "another process made them up on the same cores; speed is by processor time of all its processes."
+    )
+    pair = Pair(ours=cost.per_core_second, theirs=parsed, comes_to=cost.per_core_second / parsed)
+    yield Row(
+        what=f"diagnose, {number:,} deliveries, per core",
+        beside="a bare json.loads loop",
+        unit="deliveries/s",
+        on_mixed=pair,
+        goal=0.2,
+    )
+    megabytes = cost.peak_bytes / 1_000_000
+    yield Row(
+        what=f"diagnose, memory for {number:,} deliveries",
+        beside="all of it",
+        unit="MB",
+        on_mixed=Pair(ours=megabytes, theirs=number * DELIVERY_MB, comes_to=megabytes),
+        goal=1000,
+        at_least=False,
+        is_ratio=False,
+    )
+
+
 #: In the order of the table. Growth is last but one: it fills the second server.
 MEASURES: Final[Mapping[str, Callable[[Place], Iterator[Row]]]] = {
     "distant": on_distant_redis,
@@ -429,6 +470,7 @@ MEASURES: Final[Mapping[str, Callable[[Place], Iterator[Row]]]] = {
     "engine": processor_time,
     "memory": memory,
     "serve": over_http,
+    "diagnose": diagnosed,
     "hostile": worst_inputs,
     "growth": grown,
     "start": start,

@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results.json"
 PICTURE = ROOT / "docs" / "bench.svg"
-PARTS = ("distant", "redis", "calls", "sqlite", "postgres", "engine", "memory", "serve", "hostile", "growth", "start")
+PARTS = (
+    "distant",
+    "redis",
+    "calls",
+    "sqlite",
+    "postgres",
+    "engine",
+    "memory",
+    "serve",
+    "diagnose",
+    "hostile",
+    "growth",
+    "start",
+)
 NEEDED = (
     "oncebridge",
     "rich",

@@ -22,6 +22,9 @@ from oncebridge import settings
 from oncebridge.claim import SETTLED, Ask, Claim, Outcome, Settlement, Status, Verdict
 from oncebridge.cli.app import app
 from oncebridge.clock import SystemClock
+from oncebridge.diagnosis.diagnosis import Cause, Diagnosis
+from oncebridge.diagnosis.keys import BUILT_IN as KEYS
+from oncebridge.diagnosis.words import LOOK_ALIKES
 from oncebridge.errors import OncebridgeError
 from oncebridge.ledgers.grants import Call, Entity, Record, claim_chain, claim_fact, settle_claim
 from oncebridge.ledgers.memory import MemoryLedger
@@ -45,13 +48,15 @@ GUARANTEES = ROOT / "docs" / "guarantees.md"
 SETTINGS = ROOT / "docs" / "settings.md"
 AWS = ROOT / "docs" / "aws.md"
 CAPTURES = ROOT / "docs" / "captures.md"
+DIAGNOSE = ROOT / "docs" / "diagnose.md"
 HTTP = ROOT / "docs" / "http.md"
 SINKS = ROOT / "docs" / "sinks.md"
 QUESTIONS = ROOT / "docs" / "questions.md"
 CUT_OVER = ROOT / "docs" / "cut-over.md"
 TESTING = ROOT / "docs" / "testing.md"
 MANUAL = [
-    README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, CAPTURES, HTTP, CUT_OVER, QUESTIONS, TESTING,
+    README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, CAPTURES, DIAGNOSE, HTTP, CUT_OVER, QUESTIONS,
+    TESTING,
 ]  # fmt: skip
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 OTHERS = ["docs/ledgers.md", "docs/runbook.md", "docs/upgrading.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
@@ -519,6 +524,20 @@ def test_the_books_are_documented():
     assert equation in read(GUARANTEES)
 
 
+@pytest.mark.parametrize(
+    ("title", "known"),
+    [
+        ("Causes", list(Cause)),
+        ("The back-test", [*(key.name for key in KEYS), "oncebridge"]),
+        ("What only looks like a duplicate", list(LOOK_ALIKES)),
+        ("For programs", list(Diagnosis.__struct_fields__)),
+    ],
+)
+def test_every_name_of_a_diagnosis_is_documented(title, known):
+    """The page on diagnose has exactly the causes, keys, look-alikes and fields that there are."""
+    assert sorted(name for row in table(section(DIAGNOSE, title)) for name in quoted(row[0])) == sorted(known)
+
+
 # --- the words ----------------------------------------------------------------------------------------------
 
 
@@ -544,7 +563,7 @@ def test_words_live_where_the_glossary_says(word, where):
     """A word of the glossary is the name of what it means in the code."""
     dotted = where.strip("`")
     assert found_at(dotted) is not None
-    assert word.replace(" ", "") in dotted.lower().replace("_", "").rpartition("oncebridge.")[2]
+    assert re.sub("[ -]", "", word) in dotted.lower().replace("_", "").rpartition("oncebridge.")[2]
 
 
 @pytest.mark.parametrize("word", [row[0] for row in GLOSSARY_WORDS])

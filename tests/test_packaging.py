@@ -1,5 +1,6 @@
 """What users install: the wheel and the zip for Lambda hold everything the code needs, and their metadata is right."""
 
+import base64
 import importlib.metadata
 import importlib.util
 import json
@@ -131,7 +132,7 @@ def test_the_sdist_holds_no_key(tmp_path):
 
 
 def test_the_notice_of_licences_is_current(tmp_path, monkeypatch):
-    """The notice names each package that the zip or the image holds, and a changed lock is noticed."""
+    """The notice names each package that the zip, the image or the page holds, and a changed lock is noticed."""
     text = third_party.NOTICE.read_text(encoding="utf-8")
     assert not third_party.problems(text)
     assert text == third_party.notice()
@@ -160,11 +161,15 @@ def test_the_bill_of_materials_names_every_locked_package(tmp_path):
     assert {"granian", "boto3", "psycopg-binary"} <= set(named)
     lock = (ROOT / "requirements" / "container.txt").read_text(encoding="utf-8")
     for one in named.values():
-        assert one["purl"] == f"pkg:pypi/{one['name']}@{one['version']}"
+        registry = "npm" if one["name"] == "pyodide" else "pypi"
+        assert one["purl"] == f"pkg:{registry}/{one['name']}@{one['version']}"
         assert one["licenses"][0]["expression"]
         assert one["hashes"]
     assert all(each["content"] in lock for each in named["granian"]["hashes"])
-    assert [each["value"] for each in named["msgspec"]["properties"]] == ["zip", "image"]
+    assert [each["value"] for each in named["msgspec"]["properties"]] == ["zip", "image", "page"]
+    (python,) = named["pyodide"]["hashes"]  # as npm's lock has it, in other letters
+    integrity = base64.b64encode(bytes.fromhex(python["content"])).decode()
+    assert f'"sha512-{integrity}"' in (ROOT / "tools" / "page" / "package-lock.json").read_text(encoding="utf-8")
 
 
 # --- the zip that Lambda runs ---------------------------------------------------------------------------------------

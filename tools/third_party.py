@@ -1,10 +1,12 @@
 """What is delivered with Oncebridge: the notice of licences, and a bill of materials, both made from the lock files.
 
-The function's zip and the container's image hold other people's packages. Their lock files say which, and the notice
-(THIRD-PARTY.md) adds each licence, as the package itself states it. The same files give the same bytes.
+The function's zip, the container's image and the page for browsers hold other people's packages. Their lock files say
+which, and the notice (THIRD-PARTY.md) adds each licence, as the package itself states it. The same files give the same
+bytes.
 """
 
 import argparse
+import base64
 import hashlib
 import importlib.metadata
 import json
@@ -20,7 +22,10 @@ from packaging.markers import Marker
 ROOT = Path(__file__).resolve().parent.parent
 NOTICE = ROOT / "THIRD-PARTY.md"
 #: What is delivered, with the lock file that it is made of and the Python that it runs.
-DELIVERED = {"zip": ("lambda.txt", "3.12"), "image": ("container.txt", "3.13")}
+DELIVERED = {"zip": ("lambda.txt", "3.12"), "image": ("container.txt", "3.13"), "page": ("page.txt", "3.14")}
+#: What the page holds of npm's registry; the lock has more, which the page leaves out.
+PAGE_LOCK = ROOT / "tools" / "page" / "package-lock.json"
+OF_NPM = ("pyodide",)
 LINUX = {
     "implementation_name": "cpython",
     "os_name": "posix",
@@ -44,13 +49,19 @@ STATED = {"python-dateutil": "Apache-2.0 OR BSD-3-Clause", "uvloop": "Apache-2.0
 HEAD = """\
 # Third-party software
 
-The function's zip (`make package`) and the container's image hold these packages besides Oncebridge, which is under the
-[Apache License 2.0](LICENSE). Each brings its licence's text along, in its `.dist-info` folder. The wheel on its own
-holds no one else's code. `make notices` writes this file from the lock files; `make check` compares it.
+The function's zip (`make package`), the container's image and the page for browsers (`make page`) hold these packages
+besides Oncebridge, which is under the [Apache License 2.0](LICENSE). Each brings its licence's text along, in its
+`.dist-info` folder. The wheel on its own holds no one else's code. `make notices` writes this file from the lock files;
+`make check` compares it.
 
 psycopg and psycopg-binary are under the LGPL: they are unchanged, and can be replaced by other builds of the same
 interface. psycopg-binary carries compiled libraries (libpq, OpenSSL, Kerberos, OpenLDAP, SASL and what they need); its
 `.dist-info/sboms` folder lists them.
+
+pyodide is Python for browsers, from npm. It carries CPython (PSF-2.0) and the libraries that this links. The page
+leaves out modules of the standard library, and turns the loader from a module into a script: `AS_SCRIPT` and `LEFT_OUT`
+in `tools/page.py` are all that is changed. Its source is that of the project
+[Pyodide](https://github.com/pyodide/pyodide).
 
 | package | version | licence (SPDX) | in |
 | --- | --- | --- | --- |
@@ -65,6 +76,10 @@ class Package:
     version: str
     hashes: tuple[str, ...]
     places: tuple[str, ...]
+    #: Whose package it is, as addresses of packages name it.
+    registry: str = "pypi"
+    #: As the lock states it, where it does.
+    licence: str = ""
 
 
 def locked(lock: str, python: str) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -87,11 +102,21 @@ def packages() -> list[Package]:
             if name in found and found[name].version != version:
                 raise SystemExit(f"third_party: {name} is locked as {found[name].version} and as {version}: make lock")
             found[name] = Package(name, version, hashes, places)
+    found |= {name: of_npm(name) for name in OF_NPM}
     return [found[name] for name in sorted(found)]
 
 
+def of_npm(name: str) -> Package:
+    """Return a package of the page's lock; npm writes hashes in base64."""
+    entry = json.loads(PAGE_LOCK.read_text(encoding="utf-8"))["packages"][f"node_modules/{name}"]
+    hashed = base64.b64decode(entry["integrity"].removeprefix("sha512-")).hex()
+    return Package(name, entry["version"], (hashed,), ("page",), "npm", entry["license"])
+
+
 def licence(package: Package) -> str:
-    """Return the licence that an installed package states."""
+    """Return the licence that an installed package states, or the lock."""
+    if package.licence:
+        return package.licence
     try:
         metadata = importlib.metadata.metadata(package.name)
     except importlib.metadata.PackageNotFoundError:
@@ -129,13 +154,14 @@ def problems(text: str) -> list[str]:
 
 def component(package: Package, expression: str) -> dict[str, object]:
     """Return a package as CycloneDX writes it."""
-    purl = f"pkg:pypi/{package.name}@{package.version}"
+    purl = f"pkg:{package.registry}/{package.name}@{package.version}"
+    algorithm = "SHA-512" if package.registry == "npm" else "SHA-256"
     return {
         "type": "library",
         "bom-ref": purl,
         "name": package.name,
         "version": package.version,
-        "hashes": [{"alg": "SHA-256", "content": each} for each in package.hashes],
+        "hashes": [{"alg": algorithm, "content": each} for each in package.hashes],
         "licenses": [{"expression": expression}],
         "purl": purl,
         "properties": [{"name": "oncebridge:delivered-in", "value": place} for place in package.places],

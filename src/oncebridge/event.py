@@ -110,15 +110,17 @@ Reshape: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 def parse(raw: bytes | bytearray | memoryview | str | Mapping[str, Any], reshape: Reshape | None = None) -> Event:
     """Parse one delivery, or raise `Unreadable` with the reason."""
     data = raw if type(raw) is bytes else as_bytes(raw)
-    check_size(data)
-    # A large one is rarely usual, and reading it twice may take long.
-    usual = read_record(_USUAL, data) if len(data) <= USUAL_BYTES_MAX else None
-    event = None if usual is None else _usual_event(usual, data)
+    event = parse_usual(data)
     return _any_event(data, reshape) if event is None else event
 
 
-def _usual_event(usual: _UsualDelivery, raw: bytes) -> Event | None:
-    """Make the event of a delivery of the usual form; None if it differs in any way."""
+def parse_usual(data: bytes) -> Event | None:
+    """Parse a delivery that is written as EventBridge writes it; None if it differs in any way."""
+    check_size(data)
+    # A large one is rarely usual, and reading it twice may take long.
+    usual = read_record(_USUAL, data) if len(data) <= USUAL_BYTES_MAX else None
+    if usual is None:
+        return None
     texts = (usual.id, usual.source, usual.detail_type, usual.account, usual.region, usual.time, usual.replay_name)
     for text in texts:
         if text is not None and text.isspace():
@@ -126,7 +128,7 @@ def _usual_event(usual: _UsualDelivery, raw: bytes) -> Event | None:
     detail = usual.detail
     try:
         return _genesys_event(
-            Envelope(*texts), detail.topic_name, detail.body, detail.body, timestamp=detail.timestamp, raw=raw
+            Envelope(*texts), detail.topic_name, detail.body, detail.body, timestamp=detail.timestamp, raw=data
         )
     except Unreadable:
         return None

@@ -210,10 +210,10 @@ def _read_fraction(text: str) -> tuple[int, bool] | None:
 
 @lru_cache(maxsize=2048)
 def _read_text(text: str) -> tuple[int, bool] | None:
-    return _read_usual(text) or _read_iso(text)
+    return read_usual(text) or _read_iso(text)
 
 
-def _read_usual(text: str) -> tuple[int, bool] | None:
+def read_usual(text: str) -> tuple[int, bool] | None:
     """Parse a time as Genesys writes it, 2026-03-02T08:00:00.081Z; None if it has another form.
 
     Of the many times of one minute only the first is parsed as a date.

@@ -17,7 +17,7 @@ from cli.conftest import PATIENCE_SECONDS
 from cli.test_terminal import OURS, in_terminal
 
 LEDGER = "sqlite:///once.db"
-EXPLAINED = ["topic", "kind", "entity", "time_ms", "key", "counts", "ignored", "reason"]
+EXPLAINED = ["topic", "kind", "entity", "time_ms", "key", "counts", "ignored", "reason", "profile", "verdicts"]
 
 
 # --- find ----------------------------------------------------------------------------------------------------
@@ -196,7 +196,8 @@ def test_what_cannot_be_read_is_explained_in_its_place(cli, facts):
     assert [line["kind"] for line in ran.items] == ["fact", None, None, "fact"]
     assert "twice" in ran.items[1]["reason"]
     assert "UTF-8" in ran.items[2]["reason"]
-    assert [ran.items[1][name] for name in EXPLAINED[:-1]] == [None, None, None, None, None, [], []]
+    nothing = {"counts": [], "ignored": [], "verdicts": []}
+    assert {**ran.items[1], "reason": None} == {**dict.fromkeys(EXPLAINED), **nothing}
     text = cli("explain", "in.jsonl")
     assert text.code == 0
     assert text.out.count("unreadable") == 2
@@ -242,7 +243,7 @@ def test_any_topic_is_explained_as_it_is(cli, topic):
     assert ran.code == 0
     assert "Traceback" not in ran.err
     assert "\x1b" not in ran.out
-    assert len(ran.out.splitlines()) == 8
+    assert len(ran.out.splitlines()) == 9
     if topic.isprintable():
         assert topic in ran.out
 

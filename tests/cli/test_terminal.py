@@ -78,7 +78,7 @@ def look(shown, *, terminal=False):
 
 
 @contextmanager
-def terminal(cli, *arguments, columns=200, answer=None, stdin=True):
+def terminal(cli, *arguments, columns=200, answer=None, stdin=True, **variables):
     """Run a command in a terminal of its own; yield its process, and a function that reads up to some words."""
     ours, theirs = pty.openpty()
     if answer is not None:
@@ -88,6 +88,7 @@ def terminal(cli, *arguments, columns=200, answer=None, stdin=True):
         "HOME": str(cli.folder),
         "TERM": "xterm-256color",
         "COLUMNS": str(columns),
+        **variables,
     }
     if os.environ.get("ONCEBRIDGE_TEST_SOURCE") == "1":
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
@@ -117,9 +118,9 @@ def terminal(cli, *arguments, columns=200, answer=None, stdin=True):
         os.close(ours)
 
 
-def in_terminal(cli, *arguments, columns=200, answer=None):
+def in_terminal(cli, *arguments, answer=None, **options):
     """Run a command in a terminal to its end, and return what that would show; an answer is typed ahead."""
-    with terminal(cli, *arguments, columns=columns, answer=answer, stdin=answer is not None) as (command, read_until):
+    with terminal(cli, *arguments, answer=answer, stdin=answer is not None, **options) as (command, read_until):
         shown = read_until()
         command.wait(PATIENCE_SECONDS)
     return shown.decode(errors="backslashreplace")
@@ -134,6 +135,7 @@ def test_no_command_lets_an_event_drive_the_terminal(cli, file):
     events = [
         process,
         ("explain", file, "--ledger", LEDGER),
+        ("diagnose", file),
         ("find", file, "--ledger", LEDGER),
         ("dead", "list", "--ledger", LEDGER),
         ("dead", "show", keys[-1], "--ledger", LEDGER),

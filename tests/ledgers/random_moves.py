@@ -12,6 +12,7 @@ from hashlib import blake2b
 from oncebridge.claim import Ask, Claim, Letter, Outcome, Settlement, Status
 from oncebridge.clock import SystemClock
 from oncebridge.identity import Moment
+from oncebridge.ledgers.grants import expected_answer
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.protocol import Query
 
@@ -56,9 +57,16 @@ class SideBySide:
             move = self._dice.choice(MOVES)
             theirs, ours = getattr(self, f"_{move}")()
             assert theirs == ours, f"move {number}, {move}"
+        asks = [self._ask(number) for number in range(self._first + AT_A_TIME)]
+        theirs, ours = ([self._seen(answer) for answer in self._expected(one, asks)] for one in self._pair)
+        assert theirs == ours
         for look in (self._counts, self._letters, self._entries, self._entities):
             theirs, ours = (look(one) for one in self._pair)
             assert theirs == ours
+
+    def _expected(self, ledger, asks):
+        """Look at events, and decide what a claim of each would be answered."""
+        return map(expected_answer, asks, ledger.look(asks))
 
     # --- what both know ----------------------------------------------------------------------------------------
 

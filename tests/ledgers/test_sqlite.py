@@ -156,6 +156,8 @@ def test_a_newer_schema_is_refused(path):
         ledger._db.execute("UPDATE oncebridge_meta SET value = ? WHERE name = 'schema'", (sqlite.SCHEMA_VERSION + 1,))
     with pytest.raises(LedgerRefused, match="newer Oncebridge"), opened(path):
         pass
+    with pytest.raises(LedgerRefused, match="newer Oncebridge"):
+        SQLiteLedger(path).open_to_look(None)
     with closing(sqlite3.connect(path)) as db:
         kept = db.execute("SELECT value FROM oncebridge_meta WHERE name = 'schema'").fetchone()
     assert kept == (sqlite.SCHEMA_VERSION + 1,)

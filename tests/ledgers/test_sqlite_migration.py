@@ -12,6 +12,7 @@ from threading import Barrier
 import pytest
 
 from oncebridge.claim import Chain, Claim, Letter, Outcome, Settlement, Status, Verdict, newest_of
+from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.protocol import Query
 from oncebridge.ledgers.sqlite import schema
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
@@ -65,6 +66,14 @@ def test_it_becomes_like_a_new_file(path, stage, tmp_path):
     new.open(None)
     new.close()
     assert tables(path) == tables(tmp_path / "new.db")
+
+
+def test_a_look_does_not_bring_it_up_to_date(path):
+    """A file of version 1 is not looked into, is not changed, and the error says what changes it."""
+    before = path.read_bytes()
+    with pytest.raises(LedgerRefused, match=r"older Oncebridge \(schema 1\).*migrate"):
+        SQLiteLedger(path).open_to_look(None)
+    assert path.read_bytes() == before
 
 
 def test_nothing_settled_is_processed_again(stage):

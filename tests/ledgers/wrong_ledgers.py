@@ -44,6 +44,18 @@ def mapped(change):
     return lambda right, self, key: [change(entry) for entry in right(self, key)]
 
 
+def look_and_claim(right, self, asks):
+    """Claim what is free on the way."""
+    seen = right(self, asks)
+    self.claim([ask for ask in asks if ask.entity is None], nonce=b"who asks", lease_us=1_000_000)
+    return seen
+
+
+def seen_without(**fields):
+    """Look, and leave something out."""
+    return lambda right, self, asks: [replace(one, **fields) for one in right(self, asks)]
+
+
 VERB_MISTAKES = [
     (
         "attempts from nought",
@@ -119,6 +131,36 @@ VERB_MISTAKES = [
         "counts",
         lambda right, self: {status: number for status, number in right(self).items() if status is not Status.ECHO},
         "counts_add_up an_echo_is_recorded",
+    ),
+    ("claims by the way", "look", look_and_claim, "a_look_changes_nothing"),
+    ("entities not seen", "look", seen_without(entity=None), "a_look_finds_what_a_claim_would"),
+    ("records not seen", "look", seen_without(records={}), "a_look_finds_what_a_claim_would a_look_shows_every"),
+    (
+        "one handler seen",
+        "look",
+        lambda right, self, asks: [
+            replace(one, records={name: kept for name, kept in one.records.items() if name == ask.handler})
+            for ask, one in zip(asks, right(self, asks), strict=True)
+        ],
+        "a_look_shows_every_handler",
+    ),
+    (
+        "only the first thousand seen",
+        "look",
+        lambda right, self, asks: right(self, asks[:1000]) + right(self, asks[:1]) * (len(asks) - 1000),
+        "looks_may_be_large_and_empty",
+    ),
+    (
+        "made to be looked at",
+        "open_to_look",
+        lambda right, self, given: right(self, given) or self.open(given),
+        "a_look_makes_no_ledger",
+    ),
+    (
+        "any secret may look",
+        "open_to_look",
+        lambda right, self, given: right(self, self._secret),
+        "a_look_needs_the_secret",
     ),
     ("start anew", "migrate", lambda right, self: self.records.clear(), "migrating_again_changes_nothing"),
     ("forget all", "purge", forget_everything, "a_purge_never_forgets a_purge_leaves_a_held_entity"),

@@ -31,3 +31,12 @@ def ministack(tmp_path_factory):
 
     with running_ministack(tmp_path_factory.mktemp("aws")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Return a running browser; not for the whole session, since no other event loop can run beside it."""
+    from servers.chromium import running_chromium
+
+    with running_chromium() as browser:
+        yield browser

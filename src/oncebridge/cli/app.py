@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from oncebridge.cli import consume, dead, demo, doctor, explain, find, migrate, process, purge, serve, simulate
+from oncebridge.cli import (
+    consume,
+    dead,
+    demo,
+    diagnose,
+    doctor,
+    explain,
+    find,
+    migrate,
+    process,
+    purge,
+    serve,
+    simulate,
+)
 from oncebridge.cli.logs import FORMATS, LEVELS, log_to_standard_error, set_level
 from oncebridge.cli.output import narration, say_error, write_text
 from oncebridge.cli.wiring import EXIT_AGAIN, EXIT_NOTHING_FOUND, EXIT_WRONG
@@ -65,6 +78,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "consume": consume.consume,
     "serve": serve.serve,
     "explain": explain.explain,
+    "diagnose": diagnose.diagnose,
     "find": find.find,
     "doctor": doctor.doctor,
     "migrate": migrate.migrate,

@@ -14,12 +14,11 @@ from oncebridge.sources.captures.inputs import files_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Captures = Annotated[
-    list[str],
-    typer.Argument(
-        help="Captures: JSON of any form, logs, gzip, whole directories; - is standard input.", metavar="FILE..."
-    ),
-]
+_FILES = typer.Argument(
+    help="Captures: JSON of any form, logs, gzip, whole directories; - is standard input.", metavar="FILE..."
+)
+Captures = Annotated[list[str], _FILES]
+CapturesOrNone = Annotated[list[str] | None, _FILES]
 
 
 def say_skipped(tally: Tally) -> None:
@@ -61,4 +60,9 @@ def is_read(file: str, names: Sequence[str]) -> bool:
 
 
 def _covers(path: Path, where: Path) -> bool:
-    return where == path or (path.is_dir() and where.is_relative_to(path))
+    if where == path or (path.is_dir() and where.is_relative_to(path)):
+        return True
+    try:
+        return path.samefile(where)  # by another name
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import logging
 import sys
@@ -52,6 +53,8 @@ COLOURS = {
 }
 
 
+#: The disk is full, or one's share of it is.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: As wide as the longest name of a field usually is.
 FIELD_LABEL: Final = "envelope id"
 NOT_RECORDED: Final = "not recorded"
@@ -219,8 +222,13 @@ def opened_for_writing(path: str) -> Iterator[IO[bytes]]:
         file = gzip.open(path, "wb") if path.endswith(".gz") else Path(path).open("wb")  # noqa: SIM115 - below
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from None
-    with file:
-        yield file  # type: ignore[misc]  # gzip's writer is a binary file in all but name
+    try:
+        with file:
+            yield file  # type: ignore[misc]  # gzip's writer is a binary file in all but name
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise ConfigurationError(f"{path}: cannot be written: {error.strerror}; make room, or name another") from None
 
 
 def report_shadow(books: Mapping[str, int | bool], by_topic: Mapping[str, Mapping[str, int]], *, json: bool) -> None:

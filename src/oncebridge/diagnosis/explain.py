@@ -1,4 +1,4 @@
-"""Explains one event: what identifies it, what counts, what is ignored, and why."""
+"""Explains one event: what identifies it, what counts, what is ignored, by which profile, and why."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ import msgspec
 
 from oncebridge.event import Event, Reshape, parse
 from oncebridge.identity import entity_parts, identify, key_text
-from oncebridge.topics import Kind, Profile, Profiles
+from oncebridge.topics import BUILT_IN, UNKNOWN, Kind, Profile, Profiles
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncebridge.claim import Verdict
     from oncebridge.identity import Identity
+    from oncebridge.topics import Field
+
+
+class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict that a delivery would get now, at one handler of one ledger."""
+
+    #: Its name; empty for one without.
+    handler: str
+    verdict: Verdict
+    reason: str
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say of one event's identity."""
+    """What there is to say of one event's identity, and of the verdict that it would get."""
 
     topic: str
     kind: Kind
@@ -26,6 +39,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     counts: list[str]
     ignored: list[str]
     reason: str
+    #: Which profile was used, in words, with the fields that it names.
+    profile: str
+    #: Only with a ledger.
+    verdicts: list[Foreseen] = []
 
 
 _REASONS: Final = {
@@ -57,6 +74,7 @@ def explain(
         counts=counts,
         ignored=[name for name in _all_names(event, profile) if name not in counts],
         reason=_REASONS[identity.basis] + _why_kind(event, profile, identity),
+        profile=_profile_text(event, profile),
     )
 
 
@@ -98,8 +116,52 @@ def _all_names(event: Event, profile: Profile) -> list[str]:
     return names + [_in_body(event, field.text) for field in profile.exclude]
 
 
+def _profile_text(event: Event, profile: Profile) -> str:
+    names = ", ".join(_named_by(profile))
+    return _which_profile(event, profile) + (f": {names}" if names else "")
+
+
+def _which_profile(event: Event, profile: Profile) -> str:
+    if profile is UNKNOWN:
+        why = "detail-type and topic name disagree" if event.torn else "this topic is not known"
+        return f"the one for unknown topics, since {why}"
+    if any(profile is row for row in BUILT_IN):
+        return f"the built-in one for {profile.topic}"
+    # The profile that is made for an event is kept for the next one that is alike, so the same object comes again.
+    if profile is _WITHOUT_OWN.of(event):
+        return "made from the fields that this hand-made event has"
+    return f'your own, [topics."{profile.topic}"]'
+
+
+_WITHOUT_OWN: Final = Profiles()
+
+
+def _named_by(profile: Profile) -> Iterator[str]:
+    """Name the fields of a profile that decide something for its kind."""
+    is_state = profile.kind is Kind.STATE
+    if is_state and profile.entity:
+        yield f"entity {_fields_text(profile.entity)}"
+    if profile.time:
+        yield f"time {_fields_text(profile.time)}"
+    for what, field in (("explicit id", profile.explicit_id), ("record id", profile.record_id)):
+        if field is not None:
+            yield f"{what} {field.text}"
+    if profile.version is not None:
+        yield f"version {profile.version.text}"
+    if profile.exclude:
+        yield f"exclude {_fields_text(profile.exclude)}"
+    if is_state:
+        yield f"echo window {profile.echo_window_ms} ms"
+        if not profile.stale:
+            yield "never stale"
+
+
+def _fields_text(fields: tuple[Field, ...]) -> str:
+    return " and ".join(field.text for field in fields)
+
+
 def _why_kind(event: Event, profile: Profile, identity: Identity) -> str:
-    if event.torn:
+    if event.torn and profile is UNKNOWN:
         return "; detail-type and topic name disagree, so it is taken for a fact"
     if profile.kind is Kind.STATE and identity.entity is None:
         return "; an id of its entity is missing, so it is handled like a fact"

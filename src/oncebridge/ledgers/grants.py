@@ -7,7 +7,7 @@ histories compare them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -58,6 +58,17 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ran_out: bool = False
     data: bytes = b""
     changed_us: int = 0
+
+
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """What a look finds for one ask: the records of its event by handler, its entity, and the ledger's time.
+
+    A ledger that keeps less of an event leaves that out: `changed_us` is 0, or the envelope id is None.
+    """
+
+    records: dict[str, Record]
+    entity: Entity | None
+    now_us: int
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -132,6 +143,20 @@ def claim_chain(asks: Sequence[Ask], records: Sequence[Record | None], entity: E
         answers[places[0]] = Answer(Verdict.FRESH)
         return _answered(answers, Answer(Verdict.BUSY))
     return _grant(asks, records, entity, call, answers=answers, places=places[:cut])
+
+
+def expected_answer(ask: Ask, seen: Seen) -> Answer:
+    """Return the answer that a claim would get now; nothing is claimed, so the token is nobody's."""
+    call = Call(_NOBODYS, 0, seen.now_us)
+    # Alone, since that is how an event whose last claim ran out is asked for in the end.
+    ask, record = replace(ask, alone=True), seen.records.get(ask.handler)
+    if ask.entity is None:
+        return claim_fact(ask, record, call)[0]
+    (answer,) = claim_chain([ask], [record], seen.entity, call).answers
+    return answer
+
+
+_NOBODYS: Final = b"a look"  # a nonce has eight bytes, so this is no call's
 
 
 def _grant(

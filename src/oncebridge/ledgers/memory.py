@@ -13,7 +13,7 @@ from oncebridge.claim import SETTLED, Status, read_newest
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ClaimLost, LedgerRefused
 from oncebridge.ledgers.findings import Finding, wrong
-from oncebridge.ledgers.grants import Call, claim_chain, claim_fact, extend_claim, settle_claim
+from oncebridge.ledgers.grants import Call, Seen, claim_chain, claim_fact, extend_claim, settle_claim
 from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import Entry, Query, longest_unchanged
 
@@ -88,6 +88,10 @@ class MemoryLedger:
             if not (self._made_it if secret is None else hmac.compare_digest(secret, self._secret)):
                 raise LedgerRefused("this ledger was first opened with another secret")
             return self._secret
+
+    def open_to_look(self, secret: bytes | None) -> bytes | None:
+        """Return the secret, if one was given or made."""
+        return None if self._secret is None else self.open(secret)
 
     def close(self) -> None:
         """Keep everything: there is nothing to release."""
@@ -229,6 +233,17 @@ class MemoryLedger:
         except sqlite3.Error:
             self._unwritten = None
             raise
+
+    def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        """Find the records of all events in one pass."""
+        with self._lock:
+            self._finish_writing()
+            found: dict[bytes, dict[str, Record]] = {ask.key: {} for ask in asks}
+            for (key, handler), record in self.records.items():
+                if key in found:
+                    found[key][handler] = record
+            now_us = self._clock.now_us()
+            return [Seen(found[ask.key], self.entities.get(ask.entity or b""), now_us) for ask in asks]
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's records, with the content of dead letters."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Answer, Ask, Claim, Newest, Settlement
     from oncebridge.ledgers.findings import Finding
+    from oncebridge.ledgers.grants import Seen
 
 
 class Entry(Discreet, msgspec.Struct, frozen=True, kw_only=True):
@@ -216,6 +217,22 @@ class MayForget(Protocol):
     @property
     def may_forget(self) -> bool:
         """Whether its own secret, and letters that it alone keeps, are at risk."""
+        ...
+
+
+@runtime_checkable
+class ShowsRecords(Protocol):
+    """A ledger that shows what a claim would find there, and changes nothing."""
+
+    def open_to_look(self, secret: bytes | None) -> bytes | None:
+        """Connect, and return the secret for keys; None if there is no ledger yet, and then none is made.
+
+        It refuses another secret as `open` does. Until it is closed, only verbs that read may be called.
+        """
+        ...
+
+    def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        """Return what is known of each ask, in order; of its event, for every handler."""
         ...
 
 

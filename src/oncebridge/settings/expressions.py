@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from oncebridge.errors import MissingExtra
@@ -26,9 +26,12 @@ def compiled(text: str) -> Search:
         ) from None
     failure = jmespath.exceptions.JMESPathError
     try:
-        search = jmespath.compile(text).search
+        expression = jmespath.compile(text)
     except failure as error:
         raise ValueError from error
+    if not _can_be_called(expression.parsed, jmespath.functions.Functions.FUNCTION_TABLE):
+        raise ValueError
+    search = expression.search
 
     def found(tree: Any) -> Any:
         try:
@@ -37,3 +40,16 @@ def compiled(text: str) -> Search:
             return None
 
     return found
+
+
+def _can_be_called(node: Any, functions: Mapping[str, Any]) -> bool:
+    """Return whether all functions in an expression exist, and get as many values as they take."""
+    if node["type"] == "function_expression":
+        signature = functions.get(node["value"], {}).get("signature")
+        if signature is None:
+            return False
+        given, wanted = len(node["children"]), len(signature)
+        is_variadic = bool(signature) and bool(signature[-1].get("variadic"))
+        if given < wanted or (given > wanted and not is_variadic):
+            return False
+    return all(_can_be_called(child, functions) for child in node["children"] if isinstance(child, dict))

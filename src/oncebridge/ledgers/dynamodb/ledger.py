@@ -24,6 +24,7 @@ from oncebridge.ledgers.dynamodb.examine import examined
 from oncebridge.ledgers.dynamodb.server_time import DateTime, GivenTime, ServerTime
 from oncebridge.ledgers.dynamodb.table import PARALLEL, PATIENCE_US, Table, connected
 from oncebridge.ledgers.dynamodb.transaction import settle_with
+from oncebridge.ledgers.grants import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +107,10 @@ class DynamoDBLedger:
         agreed = schema.opened(self._reached(), secret)
         self._is_open = True
         return agreed
+
+    def open_to_look(self, secret: bytes | None) -> bytes | None:
+        """Open a table that another process has opened before."""
+        return self.open(secret) if schema.was_opened(self._reached()) else None
 
     def migrate(self) -> None:
         """Create the table if it is missing, and have DynamoDB remove expired items."""
@@ -217,6 +222,16 @@ class DynamoDBLedger:
         settle_with(table, table.patience(SETTLE_WITHIN_US), settlement, writes)
 
     # --- reading and upkeep --------------------------------------------------------------------------
+
+    def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        """Read the items of each event and of each entity, many at the same time."""
+        table = self._table
+        keys = list(dict.fromkeys(ask.key for ask in asks))
+        records = dict(zip(keys, self._each(lambda key: search.records_of(table, key), keys), strict=True))
+        held = list(dict.fromkeys(ask.entity for ask in asks if ask.entity is not None))
+        entities = dict(zip(held, self._each(lambda key: search.entity_of(table, key), held), strict=True))
+        now_us = table.now_us()
+        return [Seen(records[ask.key], entities.get(ask.entity or b""), now_us) for ask in asks]
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's items, with the content of dead letters."""

@@ -38,6 +38,14 @@ def opened(table: Table, secret: bytes | None) -> bytes:
     return agreed({name: value for name, value in kept.items() if value is not None}, secret)
 
 
+def was_opened(table: Table) -> bool:
+    """Return whether a process has opened the table before; nothing is written."""
+    try:
+        return bool(table.read(table.patience(_OPENING_US), META).said)
+    except NoTable:
+        return False
+
+
 def migrate(table: Table) -> None:
     """Create the table if it is missing, wait until it can be used, and switch its time to live on."""
     patience = table.patience(_MAKING_US)

@@ -13,6 +13,7 @@ from oncebridge.ledgers.dynamodb.errors import ConditionFailed
 from oncebridge.ledgers.dynamodb.items import (
     ENTITY,
     EVENT,
+    EXPIRES,
     HANDLER,
     LETTER,
     OF_FIRST_SCHEMA,
@@ -22,6 +23,7 @@ from oncebridge.ledgers.dynamodb.items import (
     wrapped,
 )
 from oncebridge.ledgers.dynamodb.letters import key_of, letter_of_part, read_letter
+from oncebridge.ledgers.grants import Record
 from oncebridge.ledgers.protocol import Entry, Query
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Letter
     from oncebridge.ledgers.dynamodb.table import Table
+    from oncebridge.ledgers.grants import Entity
 
 #: How long a part of a letter may wait for the event that names it, before it counts as left by a crash.
 ORPHAN_US: Final = 3_600_000_000
@@ -37,6 +40,8 @@ _SHOWN: Final = (
     *("pk", "sk", "rev", "status", "token", "attempts", "changed_us", "retry_at_us", "lease_until_us", "nonce"),
     *("letter", "parts", "reason", "entity", "data", "expires", *OF_FIRST_SCHEMA),
 )
+#: The attributes of a record.
+_OF_RECORD: Final = ("pk", "sk", EXPIRES, *Record.__struct_fields__)
 
 
 # --- one event ---------------------------------------------------------------------------------------
@@ -54,6 +59,24 @@ def entries_of(table: Table, key: bytes) -> list[Entry]:
         if all(letter or not event.letter for event, letter in zip(events, letters, strict=True)):
             return [_entry(table, event, letter) for event, letter in zip(events, letters, strict=True)]
         patience.wait(1, f"{table.place}: the dead letter of event {key.hex()} has lost a part")
+
+
+def records_of(table: Table, key: bytes) -> dict[str, Record]:
+    """Return the records of one event by handler, without the content of dead letters."""
+    events = table.pages(
+        table.patience(),
+        "query",
+        KeyConditionExpression="#pk = :pk AND begins_with(#sk, :handler)",
+        ProjectionExpression=", ".join(f"#{name}" for name in _OF_RECORD),
+        ExpressionAttributeNames={f"#{name}": name for name in _OF_RECORD},
+        ExpressionAttributeValues=wrapped({":pk": EVENT + key.hex(), ":handler": HANDLER}),
+    )
+    return {event.said["sk"].removeprefix(HANDLER): record for event in events if (record := event.record)}
+
+
+def entity_of(table: Table, key: bytes) -> Entity | None:
+    """Return an entity; None if there is none."""
+    return table.read(table.patience(), entity_key(key)).entity
 
 
 def _entry(table: Table, event: Stored, letter: Letter | None = None) -> Entry:

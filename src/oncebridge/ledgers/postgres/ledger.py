@@ -17,6 +17,7 @@ from oncebridge.claim import Status, read_newest
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.ledgers import DAY_US, RETENTION_US
+from oncebridge.ledgers.grants import Seen
 from oncebridge.ledgers.postgres import migration, rows, wire
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.findings import Finding
+    from oncebridge.ledgers.grants import Entity, Record
     from oncebridge.ledgers.protocol import Query
 
 ANSWER_US: Final = 15_000_000  # how long a call may take: connecting, all tries, and the answer to its last byte
@@ -81,6 +83,15 @@ class PostgresLedger:
         except BaseException:
             self.close()
             raise
+
+    def open_to_look(self, secret: bytes | None) -> bytes | None:
+        """Connect to a database that has the tables, and whose workers have agreed on the secret."""
+        self._own.open()
+        try:
+            is_there = self._call(lambda one: migration.found_version(one, self._schema) > 0 and bool(self._kept(one)))
+        finally:
+            self.close()
+        return self.open(secret) if is_there else None
 
     def _opened(self, connection: LedgerConnection, secret: bytes | None) -> bytes:
         found = migration.found_version(connection, self._schema)
@@ -272,6 +283,23 @@ class PostgresLedger:
         return found == [(settlement.outcome.value, claim.token)]
 
     # --- reading -------------------------------------------------------------------------------------
+
+    def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        """Read the rows of events, for all handlers, and of their entities."""
+        (now_us,) = self._function("now_us", [])
+        kept: dict[tuple[int, bytes], dict[str, Record]] = {(wire.day_of(ask), ask.key): {} for ask in asks}
+        statement, values = rows.records(self._schema, {ask.key for ask in asks})
+        for day, key, handler, status, *rest in self._call(lambda one: one.ask(statement, values)):
+            if (day, key) in kept:
+                kept[day, key][handler] = wire.record(status, rest)
+        entities = self._look_at_entities({ask.entity for ask in asks if ask.entity is not None})
+        return [Seen(kept[wire.day_of(ask), ask.key], entities.get(ask.entity or b""), now_us) for ask in asks]
+
+    def _look_at_entities(self, keys: set[bytes]) -> dict[bytes, Entity]:
+        if not keys:
+            return {}
+        statement, values = rows.held(self._schema, keys)
+        return {key: wire.entity(rest) for key, *rest in self._call(lambda one: one.ask(statement, values))}
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's rows, with the content of dead letters."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from oncebridge.ledgers.postgres.arrays import Bytes
 from oncebridge.ledgers.postgres.wire import storable
 from oncebridge.topics import plain_expression
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from oncebridge.ledgers.protocol import Query
 
 _EVENTS: Final = """
@@ -22,6 +25,13 @@ _EVENTS: Final = """
     WHERE {where} ORDER BY event.changed_us LIMIT %s"""
 _ENTITIES: Final = """
     SELECT data, changed_us, lease_until_us FROM {schema}.entity WHERE {where} ORDER BY changed_us"""
+#: Of all handlers, and by the key alone, as the primary key has it first: a row of another day is left out later.
+_RECORDS: Final = """
+    SELECT day, key, handler, status, token, nonce, lease_until_us, alone, attempts, content, envelope, changed_us,
+        retry_at_us, letter
+    FROM {schema}.event WHERE key = ANY (%s)"""
+_HELD: Final = """
+    SELECT key, token, nonce, lease_until_us, ran_out, data, changed_us FROM {schema}.entity WHERE key = ANY (%s)"""
 #: By the indexes of events: an entity's newest state is an event that is kept, too.
 _SUBJECT: Final = """key = ANY (ARRAY(
         SELECT event.entity FROM {schema}.event WHERE event.conversation = %s
@@ -32,6 +42,16 @@ def of_key(schema: str, key: bytes) -> tuple[str, list[Any]]:
     """Write the query for one event, with the content of its dead letters."""
     letter = "letter.raw, coalesce(letter.detail, '')"
     return _EVENTS.format(schema=schema, letter=letter, where="event.key = %s"), [key, None]
+
+
+def records(schema: str, keys: Iterable[bytes]) -> tuple[str, list[Any]]:
+    """Write the query for the records of events: their day, key and handler, then the fields of a `Record`."""
+    return _RECORDS.format(schema=schema), [Bytes(keys)]
+
+
+def held(schema: str, keys: Iterable[bytes]) -> tuple[str, list[Any]]:
+    """Write the query for entities: the key, then the fields of an `Entity`."""
+    return _HELD.format(schema=schema), [Bytes(keys)]
 
 
 def matching(schema: str, query: Query) -> tuple[str, list[Any]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncebridge.claim import Answer, Chain, Status, Verdict
 from oncebridge.ledgers import DAY_MS
+from oncebridge.ledgers.grants import Entity, Record
 from oncebridge.ledgers.postgres.arrays import Bigints, Booleans, Bytes, Integers, Texts
 
 if TYPE_CHECKING:
@@ -191,3 +192,17 @@ def settle_arguments(settlements: Sequence[Settlement], order: Sequence[int]) ->
 def call(schema: str, function: str, number: int) -> str:
     """Write the call of a function with this many arguments."""
     return f"SELECT * FROM {schema}.{function}({', '.join(['%b'] * number)})"  # noqa: S608 - a checked name
+
+
+# --- rows that a look reads ------------------------------------------------------------------------------
+
+
+def record(status: str, rest: Sequence[Any]) -> Record:
+    """Read the record of an event from its columns, in the order of the fields."""
+    names = Record.__struct_fields__[1:]
+    return Record(status=_STATUSES[status], **dict(zip(names, rest, strict=True)))
+
+
+def entity(columns: Sequence[Any]) -> Entity:
+    """Read an entity from its columns, in the order of the fields."""
+    return Entity(**dict(zip(Entity.__struct_fields__, columns, strict=True)))

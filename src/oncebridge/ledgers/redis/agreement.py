@@ -73,9 +73,19 @@ class Agreement:
 
     def _agree(self, calls: Calls, ours: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """Write ours if there is none yet, and return the valid one. Atomic, since it is one script."""
-        meta = f"{base_of(self._address)}}}:meta".encode()
+        meta = _meta(self._address)
         (found,) = calls.run(script("open"), [(meta, [*chain.from_iterable(ours.items())])])
         return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def was_made(address: Address, calls: Calls) -> bool:
+    """Return whether there is an agreement; none is written."""
+    meta = _meta(address)
+    return bool(calls.command(meta, b"EXISTS", meta))
+
+
+def _meta(address: Address) -> bytes:
+    return f"{base_of(address)}}}:meta".encode()
 
 
 def base_of(address: Address) -> str:

@@ -19,10 +19,11 @@ from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers import RETENTION_US
 from oncebridge.ledgers.findings import Finding
+from oncebridge.ledgers.grants import Seen
 from oncebridge.ledgers.protocol import Entry, longest_unchanged
 from oncebridge.ledgers.redis import examine, wire
 from oncebridge.ledgers.redis.address import read_url
-from oncebridge.ledgers.redis.agreement import Agreement, base_of
+from oncebridge.ledgers.redis.agreement import Agreement, base_of, was_made
 from oncebridge.ledgers.redis.calls import Calls, SingleCalls
 from oncebridge.ledgers.redis.cluster import ClusterCalls
 from oncebridge.ledgers.redis.scripts import script
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
+    from oncebridge.ledgers.grants import Record
     from oncebridge.ledgers.protocol import Query
     from oncebridge.ledgers.redis.address import Address
 
@@ -109,6 +111,15 @@ class RedisLedger:
         self._calls = calls
         self.is_another = False
         return self._agreement.secret
+
+    def open_to_look(self, secret: bytes | None) -> bytes | None:
+        """Open a ledger whose workers have agreed already."""
+        calls = _calls(self.address, self._clock)
+        try:
+            is_there = was_made(self.address, calls)
+        finally:
+            calls.lines.close()
+        return self.open(secret) if is_there else None
 
     def _begin_again(self) -> None:
         """Go on with a server that was emptied, unless others have started it over with another secret."""
@@ -239,8 +250,7 @@ class RedisLedger:
     def get(self, key: bytes) -> list[Entry]:
         """Look an event up in every place where it may be."""
         calls = self._open_calls
-        written = {name.decode() for name in calls.command(self._names, b"SMEMBERS", self._names)}
-        handlers = sorted(written | self._seen_handlers | {""})
+        handlers = self._known_handlers()
         ids = [wire.id_of(key, handler) for handler in handlers]
         entries = []
         for shard, found in enumerate(calls.run(script("get"), [(prefix, ids) for prefix in self._prefixes])):
@@ -250,6 +260,36 @@ class RedisLedger:
                 elif one:
                     entries.append(Entry(key=key, handler=handler, status=wire.STATUSES[one[0][:1]]))
         return entries
+
+    def _known_handlers(self) -> list[str]:
+        written = self._open_calls.command(self._names, b"SMEMBERS", self._names)
+        return sorted({name.decode() for name in written} | self._seen_handlers | {""})
+
+    def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        """Look events up in every shard, for every handler; entities where they are."""
+        handlers = sorted({*self._known_handlers(), *[ask.handler for ask in asks]})
+        at_once = max(1, AT_ONCE // len(handlers))
+        parts = [asks[start : start + at_once] for start in range(0, len(asks), at_once)]
+        return [seen for some in parts for seen in self._look(some, handlers)]
+
+    def _look(self, asks: Sequence[Ask], handlers: list[str]) -> list[Seen]:
+        places = [self._place(ask) for ask in asks]
+        names = [(number, handler) for number in range(len(asks)) for handler in handlers]
+        words = [wire.write_place(asks[number], handler) for number, handler in names]
+        records: list[dict[str, Record]] = [{} for _ in asks]
+        entities: dict[bytes, wire.Held] = {}
+        replies = self._open_calls.run(script("look"), [(prefix, words) for prefix in self._prefixes])
+        for shard, (_, *found) in enumerate(replies):
+            for (number, handler), text in zip(names, found, strict=True):
+                # A claim for the ask's own handler looks into one shard alone.
+                if text is not None and (handler != asks[number].handler or places[number][0] == shard):
+                    records[number][handler] = wire.seen_record(text, asks[number])
+            keys = {entity for home, entity in places if home == shard and entity is not None}
+            entities |= self._entities(self._prefixes[shard], sorted(keys))
+        return [
+            Seen(found, wire.seen_entity(entities.get(entity or b"")), replies[shard][0])
+            for found, (shard, entity) in zip(records, places, strict=True)
+        ]
 
     def _entries(
         self, shard: int, texts: dict[bytes, bytes], letters: Sequence[bytes | None]

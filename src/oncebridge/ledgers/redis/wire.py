@@ -15,7 +15,7 @@ import msgspec
 from oncebridge.claim import Answer, Chain, Outcome, Status, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.identity import envelope_mark
-from oncebridge.ledgers import DAY_MS
+from oncebridge.ledgers import DAY_MS, grants
 from oncebridge.ledgers.protocol import Entry
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ _regranted = struct.Struct(">dHH").unpack_from
 _busy = struct.Struct(">d").unpack_from
 _chain = struct.Struct(">ddc")
 _record_head: Final = struct.Struct(">c B H 8s d d d d 3s")
+_IN_BUCKET: Final = 7  # bytes of a value there: status, envelope, token
 _entity_head: Final = struct.Struct(">d d c")
 _entity_hold: Final = struct.Struct(">d 8s")
 
@@ -122,6 +123,13 @@ def write_ask(ask: Ask) -> bytes:
         content or b"",
         _encode((*about, handler, key) if handler else about),
     ))  # fmt: skip
+
+
+def write_place(ask: Ask, handler: str) -> bytes:
+    """Write where an event is looked up for a handler."""
+    shared_ms = ask.shared_ms
+    day = _NO_DAY if shared_ms is None else _day_bytes(shared_ms // DAY_MS)
+    return _BYTES[0 if shared_ms is None else SHARED] + day + id_of(ask.key, handler)
 
 
 def write_claim(claim: Claim) -> bytes:
@@ -238,6 +246,7 @@ class Record(msgspec.Struct, frozen=True):
 
     status: Status
     letter: bool
+    alone: bool
     attempts: int
     nonce: bytes
     token: int
@@ -245,6 +254,7 @@ class Record(msgspec.Struct, frozen=True):
     changed_us: int
     retry_at_us: int
     entity: bytes | None
+    content: bytes | None
     about: About
 
 
@@ -252,15 +262,48 @@ def read_record(text: bytes) -> Record:
     """Read a record as scripts write it."""
     status, flags, attempts, nonce, token, *times, _ = _record_head.unpack_from(text)
     lease, changed, again = map(int, times)
-    at, entity = _record_head.size, None
+    at, entity, content = _record_head.size, None, None
     if flags & STATE:
         entity = text[at : at + DIGEST_BYTES]
         at += DIGEST_BYTES
     if flags & CONTENT:
+        content = text[at : at + DIGEST_BYTES]
         at += DIGEST_BYTES
-    has_letter = bool(flags & LETTER)
-    about = _about(text[at:])
-    return Record(STATUSES[status], has_letter, attempts, nonce, int(token), lease, changed, again, entity, about)
+    return Record(
+        STATUSES[status],
+        bool(flags & LETTER),
+        bool(flags & ALONE),
+        attempts,
+        nonce,
+        int(token),
+        lease,
+        changed,
+        again,
+        entity,
+        content,
+        _about(text[at:]),
+    )
+
+
+def seen_record(text: bytes, ask: Ask) -> grants.Record:
+    """Read what a look has found; a bucket keeps neither times nor more than a mark of the envelope id."""
+    if len(text) <= _IN_BUCKET:
+        same = ask.envelope is not None and text[1:4] == envelope_mark(ask.envelope)
+        return grants.Record(status=STATUSES[text[:1]], envelope=ask.envelope if same else None)
+    kept = read_record(text)
+    return grants.Record(
+        status=kept.status,
+        token=kept.token,
+        nonce=kept.nonce,
+        lease_until_us=kept.lease_until_us,
+        alone=kept.alone,
+        attempts=kept.attempts,
+        content=kept.content,
+        envelope=kept.about.envelope,
+        changed_us=kept.changed_us,
+        retry_at_us=kept.retry_at_us,
+        letter=kept.letter,
+    )
 
 
 def record_entry(id_: bytes, record: Record, *, home: bytes, lease_until_us: int = 0, letter: bytes = b"") -> Entry:
@@ -303,6 +346,15 @@ def read_entity(text: bytes) -> Held:
         return Held(b"", 0, int(changed), text[at:])
     lease, nonce = _entity_hold.unpack_from(text, at)
     return Held(nonce, int(lease), int(changed), text[at + _entity_hold.size :])
+
+
+def seen_entity(held: Held | None) -> grants.Entity | None:
+    """Convert an entity that a look has found; its token is of no use there."""
+    if held is None:
+        return None
+    return grants.Entity(
+        nonce=held.nonce, lease_until_us=held.lease_until_us, data=held.data, changed_us=held.changed_us
+    )
 
 
 class Day(msgspec.Struct, frozen=True):

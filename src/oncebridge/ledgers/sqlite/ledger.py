@@ -37,10 +37,11 @@ from oncebridge.ledgers.sqlite.rows import (
     conditions,
     extend_rows,
     is_in_force,
+    look_rows,
     settle_in_force,
     settle_rows,
 )
-from oncebridge.ledgers.sqlite.schema import SCHEMA_VERSION, bring_up_to_date, schema_version
+from oncebridge.ledgers.sqlite.schema import SCHEMA_VERSION, bring_up_to_date, refuse_newer, schema_version
 from oncebridge.ledgers.sqlite.troubles import in_our_words
 from oncebridge.topics import topic_pattern
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.findings import Finding
+    from oncebridge.ledgers.grants import Seen
     from oncebridge.ledgers.protocol import Query
 
 T = TypeVar("T")
@@ -107,13 +109,35 @@ class SQLiteLedger:
 
     def was_opened(self) -> bool:
         """Return whether this ledger was opened before; neither makes a file nor writes into one."""
+        return bool(self._found()[1])
+
+    def _found(self) -> tuple[int, dict[str, bytes]]:
+        """Return the version of the ledger in the file, and what it keeps of its secret; 0 and nothing without one."""
         if not self.path.is_file():
-            return False
+            return 0, {}
         there = f"{self.path.absolute().as_uri()}?mode=rw"  # never creates
         with self._connections.lock, in_our_words(self.path):
             refuse_inherited(self.path)
             with closing(sqlite3.connect(there, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as db:
-                return schema_version(db) > 0 and bool(_kept(db))
+                version = schema_version(db)
+                return version, _kept(db) if version else {}
+
+    def open_to_look(self, secret: bytes | None) -> bytes | None:
+        """Open a file that workers have opened, as it is: an older one is not brought up to date."""
+        with self._connections.lock:
+            self.close()
+            version, kept = self._found()
+            if not kept:
+                return None
+            if version < SCHEMA_VERSION:
+                raise LedgerRefused(
+                    f"{self.path} was written by an older Oncebridge (schema {version}), and looking changes nothing; "
+                    "start a worker of this version, or: oncebridge migrate"
+                )
+            refuse_newer(version, self.path)
+            agreed_secret = agreed(kept, secret)
+            self._agreed, self.is_another = kept, False
+            return agreed_secret
 
     def open(self, secret: bytes | None) -> bytes:
         """Open or create the file, readable by its owner alone: it holds the secret and dead letters."""
@@ -271,6 +295,10 @@ class SQLiteLedger:
         return Loan(self._connections.lend(begin, end, lambda: in_our_words(self.path)))
 
     # --- reading -------------------------------------------------------------------------------------
+
+    def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        """Read the rows of events and entities, without the write lock."""
+        return self._read(lambda db: look_rows(db, asks, self._clock.now_us()))
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's rows, with the content of dead letters."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import astuple
 
 from oncebridge.claim import Outcome, Status
-from oncebridge.ledgers.grants import Entity, Record, claim_chain, claim_fact, extend_claim, settle_claim
+from oncebridge.ledgers.grants import Entity, Record, Seen, claim_chain, claim_fact, extend_claim, settle_claim
 
 if TYPE_CHECKING:
     import sqlite3
@@ -187,6 +187,15 @@ def _claim_known(rows: Rows, asks: Sequence[Ask], call: Call) -> dict[tuple[byte
         for place, record in granted.records:
             rows.change(chain[place], record, granted.entity)
     return answers
+
+
+def look_rows(db: sqlite3.Connection, asks: Sequence[Ask], now_us: int) -> list[Seen]:
+    """Read the records of events, for all handlers, and of their entities."""
+    found: dict[bytes, dict[str, Record]] = {ask.key: {} for ask in asks}
+    for (key, handler), record in _records(db, found):
+        found[key][handler] = record
+    entities = dict(_entities(db, {ask.entity for ask in asks if ask.entity is not None}))
+    return [Seen(found[ask.key], entities.get(ask.entity or b""), now_us) for ask in asks]
 
 
 # --- extend and settle -------------------------------------------------------------------------------

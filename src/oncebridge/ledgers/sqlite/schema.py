@@ -52,8 +52,7 @@ def schema_version(db: sqlite3.Connection) -> int:
 def bring_up_to_date(db: sqlite3.Connection, path: str | os.PathLike[str]) -> None:
     """Make missing tables, in the transaction that the caller holds open; a newer ledger is refused."""
     found = schema_version(db)
-    if found > SCHEMA_VERSION:
-        raise LedgerRefused(f"{path} was written by a newer Oncebridge (schema {found}); update this one")
+    refuse_newer(found, path)
     if found == SCHEMA_VERSION:
         return
     if found == 1:
@@ -64,6 +63,12 @@ def bring_up_to_date(db: sqlite3.Connection, path: str | os.PathLike[str]) -> No
     if found == 1:
         _take_over_1(db)
     db.execute("INSERT OR REPLACE INTO oncebridge_meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
+
+
+def refuse_newer(found: int, path: str | os.PathLike[str]) -> None:
+    """Refuse a ledger that a later version wrote."""
+    if found > SCHEMA_VERSION:
+        raise LedgerRefused(f"{path} was written by a newer Oncebridge (schema {found}); update this one")
 
 
 def _put_aside_1(db: sqlite3.Connection) -> None:

@@ -245,7 +245,7 @@ def noted(around: Surroundings, record: Any) -> Surroundings:
 def _whole(value: Any) -> int | None:
     if isinstance(value, str) and len(value) <= _DIGITS_MAX and value.isascii() and value.isdigit():
         return int(value)
-    return value if type(value) is int else None
+    return value if type(value) is int and abs(value) < 10**_DIGITS_MAX else None
 
 
 def _ms(value: Any) -> int | None:

@@ -37,13 +37,14 @@ from oncebridge.testing.ledger_contract.stage import NewLedger  # noqa: E402
 from oncebridge.testing.ledger_contract.states import EchoRules, EntityRules, StaleRules  # noqa: E402
 from oncebridge.testing.ledger_contract.takeovers import LateChainRules, RepeatedChainRules, RunOutRules  # noqa: E402
 from oncebridge.testing.ledger_contract.transactions import TransactionRules  # noqa: E402
-from oncebridge.testing.ledger_contract.verdicts import VerdictRules  # noqa: E402
+from oncebridge.testing.ledger_contract.verdicts import LookRules, VerdictRules  # noqa: E402
 
 __all__ = ["LedgerContract", "NewLedger"]
 
 
 class LedgerContract(
     VerdictRules,
+    LookRules,
     EntityRules,
     EchoRules,
     StaleRules,

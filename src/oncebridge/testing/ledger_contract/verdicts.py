@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any, Final
 
+import pytest
 from msgspec.structs import replace
 
 from oncebridge.claim import Answer, Ask, Claim, Outcome, Settlement, Status, Verdict
+from oncebridge.errors import LedgerRefused
+from oncebridge.ledgers.grants import Seen, expected_answer
+from oncebridge.ledgers.protocol import Ledger, ShowsRecords
 from oncebridge.testing.ledger_contract.stage import ENDS, LedgerStage, digest
 
 
@@ -246,3 +251,120 @@ def _shared(answer: Answer) -> tuple[object, ...]:
     known = answer.verdict, answer.token > 0, answer.attempt, answer.was, answer.of is None, answer.busy_us > 0
     chain = answer.chain
     return *known, None if chain is None else (chain.top - answer.token, chain.data == b"", chain.ran_out)
+
+
+class LookRules(LedgerStage):
+    """A look finds what a claim would, and changes nothing."""
+
+    @property
+    def shown(self) -> ShowsRecords:
+        """The ledger of this test, if it can do this at all."""
+        return _showing(self.ledger)
+
+    def _asks_of_all_kinds(self) -> list[Ask]:
+        """Bring events and entities into every situation; return asks that meet each of them."""
+        for outcome in ENDS:
+            name = outcome.value
+            self.do(self.fact(name), outcome)
+            self.do(self.state(f"state {name}", "here", 0, entity=digest(name)), outcome)
+        self.do(self.fact("discard"), Outcome.DEAD)
+        self.do(self.fact("discard", redrive=True), Outcome.DISCARD)
+        self.do(self.fact("with content", content=digest("content")))
+        self.take_chain(*[self.state(f"held {number}", "here", number, entity=digest("held")) for number in (1, 2)])
+        self.take(self.fact("claimed"))
+        self.take(self.fact("run out"), lease_us=self.brief_us)
+        self.take(self.fact("run out alone", alone=True), lease_us=self.brief_us)
+        self.take(self.state("state run out", "here", 0, entity=digest("run out")), lease_us=self.brief_us)
+        self.run_out()
+        names = ("done", "retry", "release", "dead", "discard", "claimed", "run out", "run out alone", "unknown")
+        facts = [self.fact(name, envelope=envelope) for name in names for envelope in (f"envelope of {name}", "other")]
+        contents = [self.fact("with content", content=digest(name)) for name in ("content", "another content")]
+        entities = ("done", "retry", "release", "dead", "held", "run out", "unknown")
+        states = [
+            self.state(f"new in {name} at {at_ms}", "here", at_ms, entity=digest(name))
+            for name in entities
+            for at_ms in (-1000, 100, 9000)
+        ]
+        known = [self.state(f"state {name}", "here", 0, entity=digest(name)) for name in ("done", "dead", "run out")]
+        return [*facts, *contents, *states, *known, self.state("held 1", "here", 1, entity=digest("held"))]
+
+    def test_a_look_finds_what_a_claim_would(self) -> None:
+        """From what a look shows, the rules of claims make the answer that the next claim gets, with all that it says.
+
+        One ask at a time: a claim that is granted makes the next one busy.
+        """
+        for ask in self._asks_of_all_kinds():
+            (seen,) = self.shown.look([ask])
+            expected = expected_answer(ask, seen)
+            (answer,) = self.answers(replace(ask, alone=True))
+            assert self._said(expected) == self._said(answer), ask
+            if answer.token:
+                assert self.end(Claim(ask, answer.token, answer.attempt, answer.chain), Outcome.RELEASE)
+
+    def _said(self, answer: Answer) -> tuple[object, ...]:
+        of = answer.of if self.keeps_done else None
+        chain = answer.chain and (answer.chain.data, answer.chain.ran_out)
+        return answer.verdict, answer.attempt, of, answer.was, answer.busy_us > 0, chain
+
+    def test_a_look_changes_nothing(self) -> None:
+        """After a look everything is as before: counts, entries, letters, entities, and claims that are in force."""
+        asks = self._asks_of_all_kinds()
+        held = self.take(self.fact("held by this test"))
+        before = self._everything(asks)
+        seen = self.shown.look([*asks, held.ask])
+        assert [_timeless(one) for one in self.shown.look([*asks, held.ask])] == [_timeless(one) for one in seen]
+        assert self._everything(asks) == before
+        assert self.end(held)
+
+    def _everything(self, asks: list[Ask]) -> object:
+        entries = [self.ledger.get(ask.key) for ask in asks]
+        return entries, self.counted(), self.found(), self.found(letters=True), self.found(entities=True)
+
+    def test_a_look_shows_every_handler(self) -> None:
+        """The records of an event are shown for all handlers that have one, and none of another event's."""
+        self.do(self.fact("one"))
+        self.do(self.fact("one", handler="crm"), Outcome.RETRY)
+        self.do(self.state("state", "here", 0, handler="board", entity=digest("Anna at the board")))
+        one, state, other = self.shown.look([self.fact("one"), self.state("state", "here", 0), self.fact("other")])
+        assert {name: record.status for name, record in one.records.items()} == {"": Status.DONE, "crm": Status.RETRY}
+        assert {name: record.status for name, record in state.records.items()} == {"board": Status.DONE}
+        assert (other.records, other.entity, state.entity) == ({}, None, None)
+
+    def test_looks_may_be_large_and_empty(self) -> None:
+        """Thousands of asks are looked up in one call, in their order; none are none."""
+        for number in range(0, _MANY, 100):
+            self.do(self.fact(f"fact {number}"))
+        seen = self.shown.look([self.fact(f"fact {number}") for number in range(_MANY)])
+        assert [number for number, one in enumerate(seen) if one.records] == list(range(0, _MANY, 100))
+        assert self.shown.look([]) == []
+
+    def test_a_look_makes_no_ledger(self) -> None:
+        """A ledger that nobody has opened is none to look into, and its first worker still chooses the secret."""
+        assert _showing(self.unopened()).open_to_look(None) is None
+        assert _showing(self.unopened()).open_to_look(_SECRET) is None
+        assert self.unopened().open(_SECRET[::-1]) == _SECRET[::-1]
+
+    def test_a_look_needs_the_secret(self) -> None:
+        """Who looks gets the secret that workers get, and is refused with another."""
+        self.unopened().open(_SECRET)
+        assert _showing(self.unopened()).open_to_look(_SECRET) == _SECRET
+        for other in (_SECRET[::-1], None):
+            with pytest.raises(LedgerRefused):
+                _showing(self.unopened()).open_to_look(other)
+        handle: Any = _showing(self.unopened())
+        assert handle.open_to_look(_SECRET)
+        assert [one.records for one in handle.look([self.fact("one")])] == [{}]
+
+
+_MANY: Final = 2500
+_SECRET: Final = b"a secret that was given, 32 bytes"
+
+
+def _showing(ledger: Ledger) -> ShowsRecords:
+    if not isinstance(ledger, ShowsRecords):
+        pytest.skip("this ledger does not show its records")
+    return ledger
+
+
+def _timeless(seen: Seen) -> Seen:
+    return replace(seen, now_us=0)

@@ -1,0 +1,148 @@
+"""Pieces of HTML: everything from outside is escaped here, on its way into the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final, NamedTuple
+
+from oncebridge.diagnosis.diagnosis import Example
+from oncebridge.quantities import count
+
+_MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)((?:\.\d{1,9})?)Z", re.ASCII)
+
+
+class Markup(str):
+    """Text that is HTML already; any other text is escaped before it becomes part of a page."""
+
+    __slots__ = ()
+
+
+def markup(text: str) -> Markup:
+    """Escape a text, unless it is HTML already."""
+    return text if isinstance(text, Markup) else Markup(escape(text))
+
+
+def tag(name: str, *inside: str, **attributes: str | bool | None) -> Markup:
+    """Write an element; `class_` and `aria_label` stand for the attributes' names, True for one without a value."""
+    written = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    return Markup(f"<{name}{written}>{''.join(markup(part) for part in inside)}</{name}>")
+
+
+def joined(parts: Iterable[str], between: str = "") -> Markup:
+    """Put pieces after each other."""
+    return Markup(markup(between).join(markup(part) for part in parts))
+
+
+def topic(text: str) -> Markup:
+    """Write a topic or a path, which may break after its dots and slashes."""
+    return Markup(f"<code>{escape(text).replace('.', '.<wbr>').replace('/', '/<wbr>')}</code>")
+
+
+def moment(text: str, *, to_the_second: bool = False) -> str:
+    """Write a time as people do: a space for the T, UTC for the Z; a text that is no time stays as it is."""
+    found = _MOMENT.fullmatch(text)
+    if not found:
+        return text
+    return f"{found[1]} {found[2]}{'' if to_the_second else found[3]} UTC"
+
+
+class Cell(NamedTuple):
+    """A cell of a table: what is shown, and the number by which it is sorted."""
+
+    shown: str
+    number: float | None = None
+    class_: str | None = None
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    title: str
+    is_number: bool = False
+
+
+def table(
+    caption: str,
+    columns: Sequence[Column],
+    rows: Iterable[tuple[str | None, Sequence[Cell]]],
+    *,
+    filter_label: str | None = None,
+) -> Markup:
+    """Write a table whose first column names its rows; a row comes with its class.
+
+    It scrolls within its box; on a phone each row is a block of its own.
+    """
+    heads = [
+        tag("th", column.title, scope="col", role="columnheader", class_="number" if column.is_number else None)
+        for column in columns
+    ]
+    body = [tag("tr", *_cells(columns, cells), role="row", class_=class_) for class_, cells in rows]
+    inside = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", *heads, role="row"), role="rowgroup"),
+        tag("tbody", *body, role="rowgroup"),
+        role="table",  # on a phone its rows are blocks, and some browsers take such a table for none
+        data_filter=filter_label,
+    )
+    return tag("div", inside, class_="box", role="region", aria_label=caption, tabindex="0")
+
+
+def _cells(columns: Sequence[Column], cells: Sequence[Cell]) -> list[Markup]:
+    written = []
+    for at, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        classes = " ".join(part for part in ("number" if column.is_number else "", cell.class_ or "") if part)
+        number = None if cell.number is None else f"{cell.number:.15g}"
+        if at == 0:
+            written.append(tag("th", cell.shown, scope="row", role="rowheader", class_=classes or None))
+        else:
+            attributes = {"class_": classes or None, "data_n": number, "data_label": column.title}
+            written.append(tag("td", tag("span", cell.shown), role="cell", **attributes))
+    return written
+
+
+def details(summary: str, *inside: str) -> Markup:
+    """Write something that is opened on request."""
+    return tag("details", tag("summary", summary), *inside)
+
+
+def definitions(pairs: Iterable[tuple[str, str]], **attributes: str) -> Markup:
+    """Write names with what belongs to each."""
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", said)) for name, said in pairs), **attributes)
+
+
+def to_copy(text: str, what: str) -> Markup:
+    """Write text that is made to be copied; the script puts a button beside it."""
+    return tag(
+        "div", tag("pre", tag("code", text), role="group", tabindex="0", aria_label=what), class_="copy", data_copy=what
+    )
+
+
+def examples(found: Sequence[Example], relation: str, *, anchor: str | None = None) -> Markup:
+    """Write examples as a list; `relation` says what each is to the other delivery."""
+    return tag("ol", *(_example(example, relation) for example in found), class_="examples", id=anchor)
+
+
+def _example(example: Example, relation: str) -> Markup:
+    lines = [_delivery(example.n, example.place, example.topic, example.time, example.id)]
+    if example.of_n is not None:
+        other = _delivery(example.of_n, example.of_place, example.of_topic, example.of_time, None)
+        lines.append(joined((tag("span", relation, class_="quiet"), other), " "))
+    if example.reason:
+        lines.append(tag("em", example.reason))
+    return tag("li", *(tag("p", line) for line in lines))
+
+
+def _delivery(n: int, place: str | None, name: str | None, time: str | None, id_: str | None) -> Markup:
+    parts: list[str] = [tag("b", f"delivery {count(n)}")]
+    parts += [tag("span", moment(time), class_="nowrap")] if time else []
+    parts += [topic(name)] if name else []
+    parts += [joined(("id ", tag("code", id_)))] if id_ else []
+    parts += [joined(("at ", topic(place)))] if place else []
+    return joined(parts, " · ")
