@@ -129,10 +129,10 @@ SITUATIONS = {
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_what_is_around_a_duplicate_says_how_it_is_related(situation):
-    """The relation, the delivery that it repeats and the detail follow from what AWS wrote, and from when it came."""
-    deliveries, relation, of, detail = SITUATIONS[situation]
+    """The relation, the delivery that it repeats and what is named follow from what AWS wrote, and from when it came."""
+    deliveries, relation, of, named = SITUATIONS[situation]
     found = relate(*deliveries)
-    assert (found.relation.name, found.of, found.detail) == (relation.name, of, detail)
+    assert (found.relation.name, found.of, found.named) == (relation.name, of, named)
 
 
 def test_every_relation_of_one_event_is_in_the_table():
@@ -205,8 +205,8 @@ def test_whatever_is_around_it_a_duplicate_has_a_cause_and_a_reason(deliveries):
 @pytest.mark.parametrize("relation", Relation)
 def test_every_relation_has_a_cause_and_words(relation):
     """Nothing that is found is left without an answer, with or without a name in it."""
-    for detail in ("", "2", "{}", "{first}", "a name"):
-        evidence = Evidence(9, None, "t", relation, 5, 5, 3, detail)
+    for named in ("", "2", "{}", "{first}", "a name"):
+        evidence = Evidence(9, None, "t", relation, 5, 5, 3, named)
         assert "delivery 3" in reason_of(evidence, {}) or "replay" in reason_of(evidence, {})
     assert cause_of(relation, Regularity()) in Cause
 

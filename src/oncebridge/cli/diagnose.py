@@ -34,6 +34,7 @@ from oncebridge.quantities import part_of, percent, span
 from oncebridge.settings import FILE_NAME, load_settings
 from oncebridge.settings.environment import SETTINGS_VARIABLE
 from oncebridge.sources.captures.found import Tally
+from oncebridge.sources.captures.inputs import NO_STANDARD_INPUT
 from oncebridge.visible import visible
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _with_changes(found: Diagnosis, earlier: Diagnosis) -> dict[str, Any]:
 def _settings_name(given: str | None) -> str:
     """Name the file of settings that is in force; empty if there is none."""
     chosen = given or os.environ.get(SETTINGS_VARIABLE)
-    return chosen or (FILE_NAME if Path(FILE_NAME).exists() else "")
+    return visible(chosen) if chosen else FILE_NAME if Path(FILE_NAME).exists() else ""
 
 
 def _cores() -> int:
@@ -236,13 +237,15 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 
 
 def _command() -> str:
-    return shlex.join(["oncebridge", *sys.argv[1:]])
+    return visible(shlex.join(["oncebridge", *sys.argv[1:]]))
 
 
 def _read_report(name: str) -> Diagnosis:
     from oncebridge.diagnosis.page import read_page
 
     try:
+        if name == "-" and sys.stdin is None:
+            raise ConfigurationError(f"-: {NO_STANDARD_INPUT}")
         if name == "-":
             return read_page(sys.stdin.buffer.read(REPORT_BYTES_MAX), name)
         with Path(name).open("rb") as file:

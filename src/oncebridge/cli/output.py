@@ -203,7 +203,7 @@ def iso_time(us: int, unit: str = "milliseconds") -> str:
 
 def can_ask() -> bool:
     """Return whether a person at a terminal can answer a question."""
-    return sys.stdin.isatty() and narrator.is_terminal
+    return sys.stdin is not None and sys.stdin.isatty() and narrator.is_terminal
 
 
 def confirmed(question: str) -> bool:

@@ -79,16 +79,16 @@ def reason_of(evidence: Evidence, regularities: Mapping[str, Regularity]) -> str
         first=f"delivery {evidence.of:,}",
         since=span(evidence.since_ms),
         lag=span(evidence.lag_ms),
-        detail=_detail(evidence),
+        named=_named(evidence),
         share=regularity.share_text(relation),
         rule="two rules or targets match" if is_regular else "a second rule matches some of them",
     )
 
 
-def _detail(evidence: Evidence) -> str:
+def _named(evidence: Evidence) -> str:
     if evidence.relation is Relation.SAME_MESSAGE:
-        return f"for the {ordinal(evidence.detail)} time" if evidence.detail.isdigit() else "again"
-    return evidence.detail or "without a name"
+        return f"for the {ordinal(evidence.named)} time" if evidence.named.isdigit() else "again"
+    return evidence.named or "without a name"
 
 
 def ordinal(digits: str) -> str:

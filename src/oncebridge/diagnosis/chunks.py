@@ -16,11 +16,12 @@ from oncebridge.diagnosis.keys import CONTENT, ENVELOPE, STREAMS, WHOLE, OwnKey,
 from oncebridge.diagnosis.keys import number as number_of
 from oncebridge.diagnosis.sighting import Rules, Sighting, StateSeen, origin, sighted, state_seen
 from oncebridge.diagnosis.spill import PARTS, Run, Writer
+from oncebridge.discreet import Discreet
 from oncebridge.errors import Unreadable
 from oncebridge.event import TEXT_MAX, org_of
 from oncebridge.identity import read_time
 from oncebridge.settings import load_settings
-from oncebridge.sources.captures.found import NOTHING_AROUND, Captured, Surroundings
+from oncebridge.sources.captures.found import NOTHING_AROUND, Captured, Surroundings, with_short_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +36,10 @@ CHUNK_BYTES: Final = 16 * 1_048_576
 KEY_PARTS: Final = 64
 
 
-class Chunk(msgspec.Struct, array_like=True):
+class Chunk(Discreet, msgspec.Struct, array_like=True):
     """Deliveries on their way to the process that reads them: one text, and where each of them ends."""
+
+    shown = ("files",)
 
     data: bytes
     ends: bytes
@@ -70,7 +73,7 @@ class ChunkWriter:
     def add(self, one: Captured, file: int) -> None:
         """Add a delivery of a file."""
         if one.around is not NOTHING_AROUND:
-            self._around[len(self._raws)] = one.around
+            self._around[len(self._raws)] = with_short_names(one.around)
         self._raws.append(one.raw)
         self._bytes += len(one.raw)
         self._lines.append(one.line)
@@ -94,8 +97,10 @@ class ChunkWriter:
         return _encode(Chunk(data, ends.tobytes(), self._lines.tobytes(), self._numbered(), self._around))
 
 
-class Raw(msgspec.Struct, gc=False):
+class Raw(Discreet, msgspec.Struct, gc=False):
     """A delivery in the process that reads it."""
+
+    shown = ("n", "file", "line")
 
     n: int
     file: int
@@ -173,7 +178,7 @@ class _Head(
     resources: list[str]
 
 
-class _Detail(msgspec.Struct, gc=False):
+class _Detail(Discreet, msgspec.Struct, gc=False):
     detail: msgspec.Raw = msgspec.Raw()
 
 

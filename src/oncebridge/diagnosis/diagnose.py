@@ -36,7 +36,7 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.settings import load_settings
 from oncebridge.sources.captures.found import Captured, Tally
 from oncebridge.sources.captures.reading import read_captures
-from oncebridge.visible import visible_json
+from oncebridge.visible import visible, visible_json
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -274,7 +274,7 @@ class _Study:
 
     def _compared(self, at: int, runs: list[Run]) -> tuple[Key, Dropping]:
         """Find what other settings would have done."""
-        path, rules = self._question.other_settings[at], self._others[at]
+        name, rules = visible(self._question.other_settings[at]), self._others[at]
         dropping = Dropping()
         states: list[Run] = []
         done: OthersDone
@@ -284,7 +284,7 @@ class _Study:
         for done in self._each_part("other states", states):
             self._drop(done.pairs, dropping)
         key = Key(
-            name=path, title=f"Oncebridge with {path}", compares="the event, as these settings say", stream=-1,
+            name=name, title=f"Oncebridge with {name}", compares="the event, as these settings say", stream=-1,
             seconds=rules.retention_ms / 1000,
         )  # fmt: skip
         return key, dropping

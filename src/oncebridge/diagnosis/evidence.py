@@ -66,7 +66,7 @@ class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
     #: The one that it repeats.
     of: int
     #: The receive count, the replay, the integration or the other topic.
-    detail: str = ""
+    named: str = ""
     #: Whether it is the first copy of its envelope.
     is_second: bool = False
 
@@ -74,12 +74,12 @@ class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
 def related(one: Sighting, earlier: Sequence[Sighting], arrivals: Arrivals) -> Evidence:
     """Relate a delivery to the earlier ones of the same event, the oldest first."""
     same = [other for other in earlier if other.id == one.id]
-    relation, of, detail = _relation(one, earlier, same, arrivals)
+    relation, of, named = _relation(one, earlier, same, arrivals)
     since_ms = max(0, arrivals.between(of, one))
     lag_ms = since_ms if of is earlier[0] else max(0, arrivals.between(earlier[0], one))
     if relation is Relation.SAME_MESSAGE and not arrivals.is_told(one):
         lag_ms = UNKNOWN  # SQS says when a message was received first, and not when again
-    return Evidence(one.n, one.id, one.topic, relation, lag_ms, since_ms, of.n, detail, len(same) == 1)
+    return Evidence(one.n, one.id, one.topic, relation, lag_ms, since_ms, of.n, named, len(same) == 1)
 
 
 def _relation(

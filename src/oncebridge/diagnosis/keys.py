@@ -148,6 +148,7 @@ class OwnKey:
         match = _SPAN.fullmatch(text.strip())
         expression, seconds = (text.strip(), None) if match is None else (match[1], float(match[2]) * _UNITS[match[3]])
         try:
+            text.encode()  # a terminal may hand over bytes that are no text
             self._search: Callable[[Any], Any] = compiled(expression)
         except ValueError:
             raise ConfigurationError(

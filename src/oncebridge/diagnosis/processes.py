@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -88,13 +89,10 @@ _readers: dict[Question, ChunkReader] = {}
 
 
 def _begin_process() -> None:
-    """Leave signals to the command that began this process, and end with it, however it ends."""
+    """End with the command that began this process, however it ends."""
     import multiprocessing
-    import signal
     from multiprocessing.connection import wait
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
 
@@ -211,8 +209,10 @@ class WorkerPool:
             yield result_of(task)
 
     def _submitted(self, function: Callable[..., Any], *given: Any) -> Future[Any]:
+        pool = self._started()
         try:
-            return self._started().submit(function, *given)
+            with _signals_blocked():
+                return pool.submit(function, *given)
         except BrokenExecutor:
             raise _died() from None
 
@@ -221,6 +221,9 @@ class WorkerPool:
             # A new interpreter each: a copy of this one would have the locks of its threads, but not the threads.
             import multiprocessing  # WebAssembly has no processes
             from concurrent.futures import ProcessPoolExecutor
+            from multiprocessing import resource_tracker
+
+            resource_tracker.ensure_running()  # begun later, it would let signals in between
 
             self._others = set(multiprocessing.active_children())
             context = multiprocessing.get_context("spawn")
@@ -245,6 +248,18 @@ class WorkerPool:
 
         for process in set(multiprocessing.active_children()) - self._others:
             process.kill()
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Begin processes that leave signals to the command: they inherit the block, from their first instruction on."""
+    import signal
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _at_once(function: Callable[..., Read], *given: Any) -> Future[Read]:

@@ -102,14 +102,14 @@ ADVICE: Final = {
 }
 
 #: For one duplicate: `first` is the delivery that it repeats, `since` how long ago that was, `lag` how long ago the
-#: first one of the event was, `detail` what the evidence names, `share` how regular it is.
+#: first one of the event was, `named` what the evidence names, `share` how regular it is.
 REASONS: Final = {
-    Relation.SAME_MESSAGE: "the same SQS message as {first}, received {detail}",
+    Relation.SAME_MESSAGE: "the same SQS message as {first}, received {named}",
     Relation.CAPTURED_TWICE: "everything around it is as in {first}: the capture itself seems to hold it twice",
     Relation.SAME_REQUEST: "the same envelope and the same request id as {first}, {since} later: Lambda tried again",
     Relation.SAME_INVOCATION: "logged in the same invocation as {first}: the function wrote its event more than once",
     Relation.IN_RHYTHM: "the same envelope as {first} in a function's log, {since} later: as long as Lambda waits",
-    Relation.OTHER_TARGET: "the same envelope as {first} at two {detail}: two rules or targets get it",
+    Relation.OTHER_TARGET: "the same envelope as {first} at two {named}: two rules or targets get it",
     Relation.AT_ONCE: "the same envelope as {first}, {since} apart; {share} come twice: {rule}",
     Relation.OTHER_FILE: "the same envelope as {first} in another file: the files may hold the same deliveries",
     Relation.PERHAPS_AT_ONCE: "the same envelope as {first}; nothing says how long after it came, or who repeated it",
@@ -119,12 +119,12 @@ REASONS: Final = {
         "the same envelope as {first}, at least {since} later; the capture does not say whether a queue, Lambda or "
         "EventBridge repeated it"
     ),
-    Relation.REPLAY: "delivered again {lag} after the first time by the archive replay {detail}",
-    Relation.OTHER_ORIGIN: "the same event as {first} from a second integration or bus: {detail}",
+    Relation.REPLAY: "delivered again {lag} after the first time by the archive replay {named}",
+    Relation.OTHER_ORIGIN: "the same event as {first} from a second integration or bus: {named}",
     Relation.NEW_ENVELOPE: "the same event as {first} in a new envelope, {since} later: Genesys sent it again",
     Relation.NO_ENVELOPE: "the same event as {first}; without envelope ids nothing tells who repeated it",
     Relation.ECHO: "the same state as in {first}, {since} before, as an event of its own",
-    Relation.OTHER_TOPIC: "the same fact as {first} of the topic {detail}",
+    Relation.OTHER_TOPIC: "the same fact as {first} of the topic {named}",
 }
 #: The same where a rule is behind it.
 REGULAR_REASONS: Final = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import sha256
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from oncebridge.discreet import Discreet
 
@@ -40,6 +42,20 @@ class Surroundings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
 
 
 NOTHING_AROUND: Final = Surroundings()
+
+#: AWS gives no longer names: a group of logs may have 512 characters.
+NAME_MAX: Final = 512
+_NAMES: Final = ("message_id", "queue", "request_id", "log_group", "log_stream")
+
+
+def with_short_names(around: Surroundings) -> Surroundings:
+    """Return surroundings that can be kept: a name that is longer than any of AWS' is known by its digest."""
+    long = [name for name in _NAMES if len(getattr(around, name) or "") > NAME_MAX]
+    return replace(around, **{name: _digest(getattr(around, name)) for name in long}) if long else around
+
+
+def _digest(name: str) -> str:
+    return sha256(name.encode(errors="surrogatepass")).hexdigest()
 
 
 class Captured(Discreet, msgspec.Struct, frozen=True, gc=False):

@@ -14,6 +14,8 @@ from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from oncebridge.visible import visible
+
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +35,8 @@ HEAD_BYTES: Final = 4
 #: CloudWatch writes this file beside an export to find out whether it may.
 _NO_CAPTURES: Final = frozenset({"aws-logs-write-test"})
 
+NO_STANDARD_INPUT: Final = "there is no standard input; name a file instead, or start the command with one"
+
 PIECE_BYTES: Final = 16_384  # of gzip: damage costs no more than what one piece unpacks to
 
 #: Gets the number of bytes as they are read, before they are unpacked.
@@ -42,6 +46,7 @@ Progress: TypeAlias = "Callable[[int], None]"
 class Input(msgspec.Struct, frozen=True):
     """One thing to read. A block that is None means that nothing has arrived yet."""
 
+    #: As it is shown: a name need not be text, and may hold what a terminal obeys.
     name: str
     blocks: Iterator[bytes | None]
     #: Whether it was found in a directory, so that it may be anything.
@@ -52,11 +57,12 @@ def inputs_of(paths: Iterable[str], stopping: threading.Event, tally: Tally, pro
     """Yield what there is to read, directories as a whole and in the order of names."""
     for path in paths:
         if path == "-":
-            yield Input(path, plain(_standard_input(stopping, progress), path, tally))
+            yield Input(path, plain(_standard_input(stopping, tally, progress), path, tally))
         elif Path(path).is_dir():
             yield from _directory(path, tally, progress)
         else:
-            yield Input(path, plain(_file(path, tally, progress), path, tally))
+            name = visible(path)
+            yield Input(name, plain(_file(path, name, tally, progress), name, tally))
 
 
 def files_in(directory: str, tally: Tally) -> Iterator[str]:
@@ -64,15 +70,15 @@ def files_in(directory: str, tally: Tally) -> Iterator[str]:
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
-        tally.trouble(directory, f"cannot be listed: {error.strerror}")
+        tally.trouble(visible(directory), f"cannot be listed: {error.strerror}")
         return
     for entry in entries:
         if entry.name.startswith("."):
-            tally.skip(entry.path, 0, "a hidden file")
+            tally.skip(visible(entry.path), 0, "a hidden file")
         elif entry.is_dir(follow_symlinks=False):
             yield from files_in(entry.path, tally)
         elif entry.name in _NO_CAPTURES or not _is_regular(entry):
-            tally.skip(entry.path, 0, "no capture")
+            tally.skip(visible(entry.path), 0, "no capture")
         else:
             yield entry.path
 
@@ -87,12 +93,12 @@ def _is_regular(entry: os.DirEntry[str]) -> bool:
 
 def _directory(path: str, tally: Tally, progress: Progress) -> Iterator[Input]:
     empty = True
-    for name in files_in(path, tally):
-        empty = False
-        blocks = plain(_file(name, tally, progress), name, tally)
+    for file in files_in(path, tally):
+        empty, name = False, visible(file)
+        blocks = plain(_file(file, name, tally, progress), name, tally)
         yield Input(name, _text_only(blocks, name, tally), is_found=True)
     if empty:
-        tally.trouble(path, "is a directory without a file to read")
+        tally.trouble(visible(path), "is a directory without a file to read")
 
 
 def _text_only(blocks: Iterator[bytes | None], name: str, tally: Tally) -> Iterator[bytes | None]:
@@ -105,16 +111,16 @@ def _text_only(blocks: Iterator[bytes | None], name: str, tally: Tally) -> Itera
     yield from blocks
 
 
-def _file(path: str, tally: Tally, progress: Progress) -> Iterator[bytes]:
+def _file(path: str, name: str, tally: Tally, progress: Progress) -> Iterator[bytes]:
     """Yield a file's bytes; a trouble ends them and is noted."""
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a name such as /dev/fd/63 is fine, too
-            yield from _blocks_of(file, path, tally, progress)
+            yield from _blocks_of(file, name, tally, progress)
     except OSError as error:
-        tally.trouble(path, f"{error.strerror}; give files, directories, or - for standard input")
+        tally.trouble(name, f"{error.strerror}; give files, directories, or - for standard input")
 
 
-def _blocks_of(file: IO[bytes], path: str, tally: Tally, progress: Progress) -> Iterator[bytes]:
+def _blocks_of(file: IO[bytes], name: str, tally: Tally, progress: Progress) -> Iterator[bytes]:
     before, read = os.fstat(file.fileno()), 0
     while block := file.read(BLOCK_BYTES):
         read += len(block)
@@ -122,11 +128,14 @@ def _blocks_of(file: IO[bytes], path: str, tally: Tally, progress: Progress) -> 
         yield block
     after = os.fstat(file.fileno())
     if stat.S_ISREG(after.st_mode) and (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        tally.trouble(path, f"changed while it was read ({read:,} bytes); read it again when it is complete")
+        tally.trouble(name, f"changed while it was read ({read:,} bytes); read it again when it is complete")
 
 
-def _standard_input(stopping: threading.Event, progress: Progress) -> Iterator[bytes | None]:
+def _standard_input(stopping: threading.Event, tally: Tally, progress: Progress) -> Iterator[bytes | None]:
     """Read standard input without blocking in it, so that a signal is noticed while it is quiet."""
+    if sys.stdin is None:  # closed by whoever started this process
+        tally.trouble("-", NO_STANDARD_INPUT)
+        return
     source = sys.stdin.fileno()
     while not stopping.is_set():
         if not select.select([source], [], [], INPUT_POLL_SECONDS)[0]:
