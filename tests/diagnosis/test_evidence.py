@@ -129,7 +129,7 @@ SITUATIONS = {
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_what_is_around_a_duplicate_says_how_it_is_related(situation):
-    """The relation, the delivery that it repeats and what is named follow from what AWS wrote, and from when it came."""
+    """The relation, the delivery that it repeats and what is named follow from what AWS wrote and when it came."""
     deliveries, relation, of, named = SITUATIONS[situation]
     found = relate(*deliveries)
     assert (found.relation.name, found.of, found.named) == (relation.name, of, named)
