@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from hashlib import sha256
 from itertools import accumulate, islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,17 @@ from zlib import crc32
 import msgspec
 
 from oncebridge.diagnosis.arrivals import UNKNOWN, earliest_ms, told_ms
-from oncebridge.diagnosis.keys import CONTENT, ENVELOPE, STREAMS, WHOLE, OwnKey, id_number, joined, numbers_of
+from oncebridge.diagnosis.keys import (
+    CONTENT,
+    ENVELOPE,
+    STREAMS,
+    WHOLE,
+    OwnKey,
+    id_number,
+    joined,
+    number_in,
+    numbers_of,
+)
 from oncebridge.diagnosis.keys import number as number_of
 from oncebridge.diagnosis.sighting import Rules, Sighting, StateSeen, origin, sighted, state_seen
 from oncebridge.diagnosis.spill import PARTS, Run, Writer
@@ -144,8 +155,32 @@ class Question(msgspec.Struct, frozen=True):
     other_settings: tuple[str, ...] = ()
 
 
+class PartedRows:
+    """Rows by part, each written at once: kept as objects, those of a chunk would be more than a processor's cache."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._parts = [bytearray() for _ in range(PARTS)]
+        self._counts = [0] * PARTS
+
+    def add(self, part: int, row: object) -> None:
+        """Add a row to a part."""
+        _append(row, self._parts[part], -1)
+        self._counts[part] += 1
+
+    def blocks(self) -> list[bytes]:
+        """Return a block for each part: its rows as one list, empty where there is none."""
+        rows = zip(self._counts, self._parts, strict=True)
+        return [_LIST.pack(_LIST_CODE, count) + part if count else b"" for count, part in rows]
+
+
+#: How MessagePack begins a list of any length: its code, and how many follow.
+_LIST: Final = Struct(">BI")
+_LIST_CODE: Final = 0xDD
+
 _record: Final = Struct("<QQ").pack
 _encode: Final = msgspec.msgpack.Encoder().encode
+_append: Final = msgspec.msgpack.Encoder().encode_into
 _decode: Final = msgspec.msgpack.Decoder(Chunk).decode
 
 
@@ -239,7 +274,8 @@ class ChunkReader:
         """Read a chunk whose first delivery has this number."""
         told, published, digest = array("q"), array("q"), array("Q")
         unreadable: list[int] = []
-        parts: list[list[Sighting]] = [[] for _ in range(PARTS)]
+        topics: Counter[str] = Counter()
+        rows = PartedRows()
         keys = [[bytearray() for _ in range(KEY_PARTS)] for _ in self._keys]
         for one in deliveries_in(chunk, first):
             n, around = one.n, one.around
@@ -254,7 +290,8 @@ class ChunkReader:
             sighting, numbers = seen.sighting, seen.numbers
             time = UNKNOWN if sighting.published_ms is None else sighting.published_ms
             published.append(time if around is None else max(time, earliest_ms(around)))
-            parts[sighting.key[0]].append(sighting)
+            rows.add(sighting.key[0], sighting)
+            topics[sighting.topic] += 1
             digest.append(numbers[WHOLE] or 0)
             if self._own:
                 numbers = numbers + [own.number_of(one.raw) for own in self._own]
@@ -265,10 +302,10 @@ class ChunkReader:
             told,
             published,
             unreadable,
-            Counter([one.topic for part in parts for one in part]),
+            topics,
             self._taken_kinds(),
             digest.tobytes(),
-            self._sightings.write([_encode(rows) if rows else b"" for rows in parts]),
+            self._sightings.write(rows.blocks()),
             [writer.write(blocks) for writer, blocks in zip(self._keys, keys, strict=True)],
             self._other_runs(chunk, first),
         )
@@ -279,19 +316,20 @@ class ChunkReader:
         at = raw.find(_BEFORE_DETAIL)
         # All that follows an envelope is its detail, if it was the whole detail of a delivery before.
         behind = raw[at + len(_BEFORE_DETAIL) : -1] if at > 0 and raw.endswith(b"}") else b""
-        known = self._known.get(behind)
+        digest = sha256(behind).digest() if behind else b""
+        known = self._known.get(digest)
         if known is not None:
             head = _head_of(raw[:at] + b"}")
             if head is not None and head.detail_type == known.sighting.topic and org_of(head.source) == known.org:
                 return _copied(known, one, head, raw[:at])
-        seen = self._read(one, behind)
+        seen = self._read(one, behind, digest)
         if seen.org is not None:
             if len(self._known) >= DETAILS_MAX:
                 self._known.clear()
-            self._known[behind] = seen
+            self._known[digest] = seen
         return seen
 
-    def _read(self, one: Raw, behind: bytes) -> _Seen:
+    def _read(self, one: Raw, behind: bytes, digest: bytes) -> _Seen:
         """Parse and identify a delivery."""
         raw = one.raw
         event, is_usual = self._rules.read(raw)
@@ -301,7 +339,7 @@ class ChunkReader:
         if not is_usual or not behind or event.envelope.replay_name is not None:
             content = number_of(_detail_of(raw) or raw)
             return _Seen(sighting, numbers_of(event, identity, content, number_of(raw)))
-        content = number_of(behind)
+        content = number_in(digest)
         whole = _whole_number(content, event.envelope.id, raw[: -1 - len(behind)])
         # Whose detail says when it was published, and whose source names the org, is known by these two alone.
         is_dated = sighting.published_ms is not None and read_time(event.published) is not None
@@ -317,12 +355,12 @@ class ChunkReader:
         """Write how other settings see the deliveries."""
         runs = []
         for rules, writer in zip(self._others, self._other_writers, strict=True):
-            parts: list[list[OtherSeen]] = [[] for _ in range(PARTS)]
+            rows = PartedRows()
             for one in deliveries_in(chunk, first):
                 seen = _seen_by(rules, one.n, one.raw)
                 if seen is not None:
-                    parts[seen.key[0]].append(seen)
-            runs.append(writer.write([_encode(part) if part else b"" for part in parts]))
+                    rows.add(seen.key[0], seen)
+            runs.append(writer.write(rows.blocks()))
         return runs
 
 

@@ -98,7 +98,12 @@ def numbers_of(event: Event, identity: Identity, content: int, whole: int) -> li
 
 def number(data: bytes) -> int:
     """Return a number that equal bytes share, and others practically never: in all processes the same."""
-    found: int = _first_eight(sha256(data).digest())[0]
+    return number_in(sha256(data).digest())
+
+
+def number_in(digest: bytes) -> int:
+    """Return the number of bytes with this SHA-256."""
+    found: int = _first_eight(digest)[0]
     return found
 
 
