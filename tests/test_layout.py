@@ -36,6 +36,7 @@ ORDER = [
     "ledgers.findings",
     "ledgers.grants",
     "ledgers.protocol",
+    "ledgers.notes",
     "ledgers",
     "breaker",
     "telemetry",

@@ -54,8 +54,7 @@ def look(chromium, written):
         context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [DESK, PHONE])
+@pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (PHONE, "dark")])
 @pytest.mark.parametrize("name", PAGES)
 def test_a_report_is_accessible_and_asks_for_nothing(look, name, width, scheme):
     """With everything in it open, axe finds nothing, nothing is requested, nothing runs that came from outside."""

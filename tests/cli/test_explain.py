@@ -21,11 +21,12 @@ PROGRAM = '''\
 import os
 
 from oncebridge import Bridge
+from oncebridge.retry import RetryPolicy
 
 bridge = Bridge(os.environ.get("PROGRAM_LEDGER", "sqlite:///once.db"))
 
 
-@bridge.on("v2.detail.events.conversation.{id}.*", name="crm")
+@bridge.on("v2.detail.events.conversation.{id}.*", name="crm", retry=RetryPolicy(base_seconds=3600))
 def crm(event):
     if "CRM_FAILS" in os.environ:
         raise RuntimeError

@@ -16,6 +16,7 @@ from ledgers.wrong_ledgers import TRANSACTION_MISTAKES, VERB_MISTAKES, Transacti
 from oncebridge import claim
 from oncebridge.ledgers import grants, memory
 from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.ledgers.memory_notes import MemoryNotes
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
 from oncebridge.testing.clock import SkewedClock
 from oncebridge.testing.faults import faulty
@@ -164,8 +165,9 @@ def differs(ledger, seed):
 def broken_by_verb(number):
     """Run the contract on a ledger that does one verb wrong."""
     _, verb, wrong, _ = VERB_MISTAKES[number]
+    owner = MemoryLedger if hasattr(MemoryLedger, verb) else MemoryNotes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MemoryLedger, verb, done_wrong(wrong, getattr(MemoryLedger, verb)))
+        patch.setattr(owner, verb, done_wrong(wrong, getattr(owner, verb)))
         return broken(THE_REST, MemoryLedger)
 
 

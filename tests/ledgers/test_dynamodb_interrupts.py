@@ -56,7 +56,7 @@ def test_nothing_of_an_interrupted_call_is_believed(bridge, error, size):
     found = points(lambda: batch(f"found-{next(numbers)}"))
     chosen = [one for one in found if OTHERS not in one.code.co_filename or OWN in one.code.co_filename]
     hits = 0
-    for point in sample(chosen, 60):
+    for point in sample(chosen, 30):
         with suppress(error), strike(point, error()) as striking:
             batch(f"struck-{next(numbers)}")
         hits += striking.struck

@@ -56,7 +56,101 @@ def seen_without(**fields):
     return lambda right, self, asks: [replace(one, **fields) for one in right(self, asks)]
 
 
+def add_hastily(right, self, counts, *, keep_us):
+    """Read what is there, and write the sum a moment later."""
+    before = self.read_counts(list(counts))
+    threading.Event().wait(0.001)
+    for (page, numbers), kept in zip(counts.items(), before, strict=True):
+        self._counts.setdefault(page, {})
+        for name, number in numbers.items():
+            self._counts[page][name] = kept.get(name, 0) + number, self._clock.now_us() + keep_us
+
+
+def swap_hastily(right, self, page, name, *change, keep_us):
+    """Look first, and write a moment later."""
+    before, after = change
+    found = next((note.value for note in self.read_notes(page) if note.name == name), None)
+    threading.Event().wait(0.001)
+    if found == before and after is not None:
+        self.write_notes(page, {name: after}, keep_us=keep_us)
+    elif found == before:
+        self._notes[page].pop(name, None)
+    return found == before
+
+
+def for_ever(right, self, *args, keep_us, **rest):
+    """Write, and never forget."""
+    return right(self, *args, keep_us=10**18, **rest)
+
+
+NOTE_MISTAKES = [
+    ("counts of one worker", "add_counts", add_hastily, "counts_of_many_workers_add_up"),
+    (
+        "counts set",
+        "add_counts",
+        lambda right, self, counts, **kept: (
+            [self._counts.pop(page, None) for page in counts],
+            right(self, counts, **kept),
+        ),
+        "numbers_are_added_to_counts counts_of_many_workers_add_up",
+    ),
+    (
+        "a page of 512 counts",
+        "read_counts",
+        lambda right, self, pages: [dict(list(page.items())[:512]) for page in right(self, pages)],
+        "many_counts_fit_into_a_page",
+    ),
+    ("counts for ever", "add_counts", for_ever, "notes_are_forgotten"),
+    ("notes for ever", "write_notes", for_ever, "notes_are_forgotten"),
+    (
+        "the first name first",
+        "read_notes",
+        lambda right, *args, **page: right(*args, **page)[::-1],
+        "notes_are_read_from_the_last_name_on the_newest_notes_are_kept",
+    ),
+    (
+        "no bound",
+        "read_notes",
+        lambda right, self, page, *, below=None, limit=1000: right(self, page, limit=limit),
+        "notes_are_read_from_the_last_name_on",
+    ),
+    (
+        "the first value stays",
+        "write_notes",
+        lambda right, self, page, values, **kept: right(
+            self, page, {**values, **{note.name: note.value for note in self.read_notes(page)}}, **kept
+        ),
+        "a_note_is_written_over",
+    ),
+    (
+        "half of the newest",
+        "write_notes",
+        lambda right, self, page, values, *, newest=None, **kept: right(
+            self, page, values, newest=newest and newest // 2, **kept
+        ),
+        "the_newest_notes_are_kept",
+    ),
+    (
+        "a swap of anything",
+        "swap_note",
+        lambda right, self, page, name, before, after, **kept: right(
+            self, page, name, {note.name: note.value for note in self.read_notes(page)}.get(name), after, **kept
+        ),
+        "a_note_changes_only_as_it_was one_of_many_swaps_wins",
+    ),
+    ("a hasty swap", "swap_note", swap_hastily, "one_of_many_swaps_wins"),
+    (
+        "values as text",
+        "write_notes",
+        lambda right, self, page, values, **kept: right(
+            self, page, {name: value.decode(errors="replace").encode() for name, value in values.items()}, **kept
+        ),
+        "names_and_values_may_be_anything",
+    ),
+]
+
 VERB_MISTAKES = [
+    *NOTE_MISTAKES,
     (
         "attempts from nought",
         "claim",

@@ -15,6 +15,7 @@ from oncebridge.errors import ClaimLost, LedgerRefused
 from oncebridge.ledgers.findings import Finding, wrong
 from oncebridge.ledgers.grants import Call, Seen, claim_chain, claim_fact, extend_claim, settle_claim
 from oncebridge.ledgers.loan import Loan
+from oncebridge.ledgers.memory_notes import MemoryNotes
 from oncebridge.ledgers.protocol import Entry, Query, longest_unchanged
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class MemoryLedger:
     def __init__(self, clock: Clock | None = None) -> None:
         """Start empty."""
         self._clock = clock or SystemClock()
+        self.notes = MemoryNotes(self._clock)
         self._lock = threading.Lock()
         self._secret: bytes | None = None
         self._made_it = False

@@ -6,6 +6,7 @@ One table, keys `pk` and `sk`:
     event#KEY   letter#ID#0001    a further part of a dead letter that is too large for one item
     entity#KEY  entity            who holds an entity, and bytes of its newest state
     ledger      meta              schema and secret
+    count#, note#                 notes for people: see notes.py
 
 In clear are topics, event times and envelope ids; everything else of a payload is a keyed digest, except the content of
 dead letters. Times ending in _us are microseconds, `expires` is in seconds: DynamoDB's time to live.

@@ -21,6 +21,7 @@ from oncebridge.ledgers.dynamodb import moves, schema, search
 from oncebridge.ledgers.dynamodb.call_threads import CallThreads
 from oncebridge.ledgers.dynamodb.errors import Place
 from oncebridge.ledgers.dynamodb.examine import examined
+from oncebridge.ledgers.dynamodb.notes import DynamoDBNotes
 from oncebridge.ledgers.dynamodb.server_time import DateTime, GivenTime, ServerTime
 from oncebridge.ledgers.dynamodb.table import PARALLEL, PATIENCE_US, Table, connected
 from oncebridge.ledgers.dynamodb.transaction import settle_with
@@ -61,6 +62,7 @@ class DynamoDBLedger:
         self._connection: Table | None = None
         self._threads: CallThreads | None = None
         self._is_open = False
+        self.notes = DynamoDBNotes(lambda: self._table, self._each)
         forks.register(self)
 
     def before_fork(self) -> None:

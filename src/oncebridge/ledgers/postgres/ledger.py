@@ -22,6 +22,7 @@ from oncebridge.ledgers.postgres import migration, rows, wire
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
 from oncebridge.ledgers.postgres.examine import examine
+from oncebridge.ledgers.postgres.notes import PostgresNotes
 from oncebridge.ledgers.postgres.troubles import PASSING, UNPREPARED, in_our_words, is_servers, not_migrated, translated
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
@@ -56,6 +57,7 @@ class PostgresLedger:
         self._own = Connections(self._address, self._clock)
         # Separate from our own: settings that a handler leaves on its connection stay among handlers.
         self._lent = Connections(self._address, self._clock, autocommit=False)
+        self.notes = PostgresNotes(self._call, self._address)
         self._placed_day = 0
 
     def __repr__(self) -> str:

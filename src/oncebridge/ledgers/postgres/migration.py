@@ -78,6 +78,10 @@ def migrate(connection: LedgerConnection, address: Address) -> None:
             _refuse_newer(found, address)
             if found < SCHEMA_VERSION:
                 _bring_up(connection, schema, found)
+            # Without a version of its own: workers do without notes, so old and new ones may share a ledger.
+            ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.note"])
+            if not there:
+                connection.execute(_script("notes", schema))
     except errors.InsufficientPrivilege as error:
         raise LedgerRefused(f"{address}: this user may not make the ledger's tables; {right}") from error
     make_places(connection, schema)

@@ -26,6 +26,7 @@ from oncebridge.ledgers.redis.address import read_url
 from oncebridge.ledgers.redis.agreement import Agreement, base_of, was_made
 from oncebridge.ledgers.redis.calls import Calls, SingleCalls
 from oncebridge.ledgers.redis.cluster import ClusterCalls
+from oncebridge.ledgers.redis.notes import RedisNotes
 from oncebridge.ledgers.redis.scripts import script
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class RedisLedger:
         self._clock = clock or SystemClock()
         self._calls: Calls | None = None
         self._agreement: Agreement | None = None
+        self.notes = RedisNotes(lambda: self._open_calls, base_of(self.address))
         self._prefixes: list[bytes] = []
         self._mark = b""
         #: Handlers whose names are stored, as of this number of connections made.

@@ -32,6 +32,7 @@ from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 from oncebridge.ledgers.sqlite.connections import Connections, refuse_inherited, together
 from oncebridge.ledgers.sqlite.examine import examine
 from oncebridge.ledgers.sqlite.lent import Lent
+from oncebridge.ledgers.sqlite.notes import SQLiteNotes
 from oncebridge.ledgers.sqlite.rows import (
     claim_rows,
     conditions,
@@ -84,6 +85,7 @@ class SQLiteLedger:
         self._connections = Connections(
             path, self._clock, connect=self._connect, greet=self._greet, connect_lent=self._connect_lent
         )
+        self.notes = SQLiteNotes(self._read, self._write, self._clock)
         #: The secret of the open ledger as it is kept there, or a check of it.
         self._agreed: dict[str, bytes] | None = None
         #: Whether a ledger with another secret has taken its place since it was opened.

@@ -20,7 +20,18 @@ import pytest
 
 _PARTS = [
     f"{__name__}.{part}"
-    for part in ("stage", "verdicts", "states", "claims", "chains", "takeovers", "letters", "transactions", "races")
+    for part in (
+        "stage",
+        "verdicts",
+        "states",
+        "claims",
+        "chains",
+        "takeovers",
+        "letters",
+        "notes",
+        "transactions",
+        "races",
+    )
 ]
 pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modules))
 
@@ -32,6 +43,7 @@ from oncebridge.testing.ledger_contract.letters import (  # noqa: E402
     PurgeRules,
     SecretRules,
 )
+from oncebridge.testing.ledger_contract.notes import NoteRules  # noqa: E402
 from oncebridge.testing.ledger_contract.races import RaceRules, SkewRules  # noqa: E402
 from oncebridge.testing.ledger_contract.stage import NewLedger  # noqa: E402
 from oncebridge.testing.ledger_contract.states import EchoRules, EntityRules, StaleRules  # noqa: E402
@@ -61,6 +73,7 @@ class LedgerContract(
     LookupRules,
     PurgeRules,
     SecretRules,
+    NoteRules,
     TransactionRules,
     RaceRules,
     SkewRules,
