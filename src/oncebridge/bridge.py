@@ -22,7 +22,8 @@ from oncebridge.engine.unhandled import Unhandled
 from oncebridge.errors import ConfigurationError
 from oncebridge.genesys_topics import is_known, looks_like_one, nearest
 from oncebridge.handlers import Handlers, uncalled
-from oncebridge.ledgers import DAY_US, ledger_from_url
+from oncebridge.ledgers import DAY_US, ledger_from_url, scheme_of
+from oncebridge.ledgers.notes import KeepsNotes
 from oncebridge.ledgers.protocol import MayBecomeAnother
 from oncebridge.settings import Settings, check_policy, load_settings
 from oncebridge.settings.secrets import is_reference, read_reference
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
     from oncebridge.engine.result import Result
     from oncebridge.handlers import Handler
+    from oncebridge.journal.writer import JournalWriter
+    from oncebridge.ledgers.notes import Notes
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.retry import RetryPolicy
     from oncebridge.settings.sinks.sink import SinkSettings
@@ -79,6 +82,8 @@ class Bridge:
         self.stopping = Stop()
         self._metrics: EmbeddedMetrics | None = None
         self._by_topic: Counts | None = None
+        self._journal: JournalWriter | None = None
+        self._url: str | None = None
         settings = settings or Settings()
         self._wire(ledger, replace(settings, shadow=True) if shadow else settings)
         forks.register(self)
@@ -97,6 +102,8 @@ class Bridge:
         """Take a ledger and settings, and make the parts that depend on them."""
         self.settings = replace(settings, ledger=ledger) if isinstance(ledger, str) else settings
         self.ledger: Ledger = _ledger(ledger, settings) if isinstance(ledger, str) else ledger
+        #: Where another handle onto the ledger can be had; the ledger in memory has none.
+        self._url = ledger if isinstance(ledger, str) and scheme_of(ledger) != "memory" else self._url
         #: Checked for every batch; an isinstance check would take longer.
         self._changeable = self.ledger if isinstance(self.ledger, MayBecomeAnother) else None
         self.handlers = Handlers()
@@ -273,6 +280,8 @@ class Bridge:
         finally:
             if metrics is not None:
                 metrics.flush()
+                if self._journal is not None:
+                    self._journal.end_invocation()
 
     def _lambda_metrics(self, context: Any) -> EmbeddedMetrics | None:
         """Count for CloudWatch from the first real invocation on; a call by hand writes no lines."""
@@ -289,7 +298,43 @@ class Bridge:
                     shadow=self.settings.shadow,
                 )
                 self.telemetry.add(self._metrics)
+                self.start_journal("lambda")
             return self._metrics
+
+    def start_journal(self, way_in: str, *, holds: str = "") -> None:
+        """Write what this worker does into the ledger from now on, for pages and commands that show all workers.
+
+        Args:
+            way_in: Where its deliveries come from, as a word: `consume`, `serve`, `lambda`.
+
+            holds: How long deliveries that are not acknowledged can wait there, in words.
+
+        """
+        if self._journal is not None or not self.settings.journal or not isinstance(self.ledger, KeepsNotes):
+            return
+        from oncebridge.journal.tally import Tally
+        from oncebridge.journal.worker import Worker
+        from oncebridge.journal.writer import JournalWriter
+
+        apart = self._ledger_apart()
+        worker = Worker(way_in, holds, handlers=lambda: self.handlers, gauges=self.gauges, clock=self._clock)
+        tally = Tally(Topics(self.known_topics), self._clock)
+        self._journal = JournalWriter(
+            tally,
+            open_notes=lambda: _opened_notes(apart, self.settings.secret),
+            close_notes=lambda: None if apart is self.ledger else apart.close(),
+            describe=partial(worker.seen, tally),
+            clock=self._clock,
+            warn=self.telemetry.warn,
+            keep_us=int(self.settings.retention_days * DAY_US),
+            by_invocation=way_in == "lambda",
+        )
+        if self._flow is not None:
+            self._flow.on_settled = tally.settled
+
+    def _ledger_apart(self) -> Ledger:
+        """Return another handle onto the ledger, so that nothing waits for it; the same one if it has no URL."""
+        return self.ledger if self._url is None else _ledger(self._url, self.settings)
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -335,6 +380,9 @@ class Bridge:
 
     def account(self, results: Sequence[Result]) -> None:
         """Enter the results of deliveries into the books, and report them to observers."""
+        if self._journal is not None:
+            self._journal.tally.delivered(results)
+            self._journal.start()
         self.books.enter(*[result.column for result in results])
         if self.telemetry.observed:
             for move in delivered(results):
@@ -380,6 +428,7 @@ class Bridge:
             breaker=self._breaker,
             stopping=self.stopping,
             on_unhandled=self._unhandled,
+            on_settled=None if self._journal is None else self._journal.tally.settled,
             copiers=() if self.settings.shadow else make_copiers(self.settings, self.sink_context),
         )
 
@@ -400,6 +449,8 @@ class Bridge:
             flow, self._flow = self._flow, None
         if flow is not None:
             flow.close(self._let_go)
+        if self._journal is not None:
+            self._journal.close()
 
     def _let_go(self) -> None:
         with self._opening:
@@ -426,3 +477,9 @@ def bridges_of(function: Callable[..., Any]) -> list[tuple[Bridge, Handler]]:
 def _ledger(url: str, settings: Settings) -> Ledger:
     url = read_reference(url).value if is_reference(url) else url
     return ledger_from_url(url, retention_us=int(settings.retention_days * DAY_US))
+
+
+def _opened_notes(ledger: Ledger, secret: bytes | None) -> Notes:
+    ledger.open(secret)
+    assert isinstance(ledger, KeepsNotes)
+    return ledger.notes

@@ -96,6 +96,7 @@ def consume(
     _check_takers(bridge, handler)
     queue = Queue.connected(queue_url, poll_seconds=poll_seconds, workers=workers)
     say_which_ledger(bridge)
+    bridge.start_journal("consume", holds="as long as the queue keeps messages: 4 days unless set, 14 at most")
     trouble: OncebridgeError | None = None
     with ExitStack() as stack:
         stack.callback(queue.close)

@@ -171,6 +171,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
             warnings.simplefilter("ignore", LedgerWarning)
         try:
             bridge = self.make_bridge()
+            bridge.start_journal("serve", holds="as long as the sender tries again: EventBridge does for 24 hours")
             metrics = WorkerMetrics(bridge, self.folder)
             guard = ConnectionGuard(self.port, bridge.settings.serve, bridge.telemetry.warn)
             return WorkerApplication(make_application(bridge, metrics=metrics.exposition), metrics, guard)

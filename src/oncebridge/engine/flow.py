@@ -84,9 +84,11 @@ class Flow:
         breaker: Breaker,
         stopping: threading.Event,
         on_unhandled: Callable[[str], None],
+        on_settled: Callable[[Sequence[Settled]], None] | None = None,
         copiers: tuple[Handler, ...] = (),
     ) -> None:
         """Take the parts; nothing is started before there is work. `copiers` send dead letters on."""
+        self.on_settled = on_settled
         self.ledger = ledger
         self.secret = secret
         #: Whether no handler is called and no dead letter is kept.
@@ -460,6 +462,8 @@ class Flow:
 
     def _report(self, settled: list[Settled]) -> None:
         """Give tasks their results, once their claims are settled."""
+        if self.on_settled is not None:
+            self.on_settled(settled)
         for task, ok in settled:
             ended = task.ended
             assert ended is not None

@@ -30,16 +30,18 @@ class Result(msgspec.Struct, frozen=True, gc=False):
     envelope_id: str | None = None
     #: For a delivery that is not acknowledged: when to redeliver it, as advice.
     retry_in_us: int = 0
+    #: The event's own time, where it has one.
+    time_ms: int | None = None
 
     @property
     def column(self) -> str:
         """The column of the books that this delivery belongs to."""
-        return _column(self.verdict, self.outcome)
+        return column_of(self.verdict, self.outcome)
 
     @property
     def acknowledged(self) -> bool:
         """Whether the delivery may be acknowledged: its event is settled for good, durably."""
-        return _column(self.verdict, self.outcome) != "retrying"
+        return column_of(self.verdict, self.outcome) != "retrying"
 
     @property
     def error(self) -> BaseException | None:
@@ -76,7 +78,8 @@ def with_error(result: Result, error: BaseException | None) -> Result:
 
 
 @lru_cache  # there are few, and every delivery asks several times
-def _column(verdict: Verdict, outcome: Outcome | None) -> str:
+def column_of(verdict: Verdict, outcome: Outcome | None) -> str:
+    """Return the column of the books that a delivery belongs to."""
     if outcome in (Outcome.RETRY, Outcome.RELEASE) or verdict is Verdict.BUSY:
         return "retrying"
     if verdict in (Verdict.CONFLICT, Verdict.UNHANDLED):
@@ -96,7 +99,7 @@ def delivered(results: Sequence[Result]) -> list[Move]:
             topic=topic or "",
             verdict=verdict,
             outcome=outcome,
-            column=_column(verdict, outcome),
+            column=column_of(verdict, outcome),
             number=number,
         )
         for (topic, verdict, outcome), number in alike.items()

@@ -291,6 +291,7 @@ def result_as(
         None if event is None else event.topic,
         ask.envelope,
         retry_in_us,
+        ask.time_ms,
     )
 
 

@@ -156,6 +156,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "anyone who knows its URL can then send events"
         ),
     ] = False
+    journal: Annotated[
+        bool,
+        Meta(
+            description="whether commands and Lambda functions add up in the ledger what they do, for the console and "
+            "`top`; nothing of a payload is in it"
+        ),
+    ] = True
     log_errors: Annotated[
         bool,
         Meta(

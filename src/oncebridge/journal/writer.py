@@ -1,0 +1,179 @@
+"""Writes the journal of one worker into the ledger's notes, in a thread of its own that nothing ever waits for."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oncebridge import forks, threads
+from oncebridge.clock import Stop
+from oncebridge.errors import OncebridgeError
+from oncebridge.journal.records import (
+    DELIVERIES,
+    DELIVERIES_KEPT,
+    DELIVERIES_KEPT_US,
+    MINUTES_KEPT_US,
+    WORKER_KEPT_US,
+    WORKERS,
+    WorkerSeen,
+    hour_page,
+    minute_page,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oncebridge.clock import Clock
+    from oncebridge.journal.records import SeenDelivery
+    from oncebridge.journal.tally import Tally
+    from oncebridge.ledgers.notes import Notes
+
+EVERY_SECONDS: Final = 5.0
+#: At the end of an invocation: how often at most, and how long the invocation waits for it.
+INVOCATION_EVERY_US: Final = 10_000_000
+INVOCATION_WAIT_SECONDS: Final = 0.25
+#: How long the end of a worker waits for its last write.
+END_SECONDS: Final = 2.0
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class JournalWriter:
+    """Writes counts, the latest deliveries and the state of this worker every few seconds."""
+
+    def __init__(
+        self,
+        tally: Tally,
+        *,
+        open_notes: Callable[[], Notes],
+        close_notes: Callable[[], None],
+        describe: Callable[[], WorkerSeen],
+        clock: Clock,
+        warn: Callable[[str], None],
+        keep_us: int,
+        by_invocation: bool = False,
+    ) -> None:
+        """Take what to write, and where; nothing is opened before the first write.
+
+        Args:
+            tally: What this worker does.
+
+            open_notes: Opens the notes, by a connection that no delivery uses.
+
+            close_notes: Closes them.
+
+            describe: Describes this worker as it is now.
+
+            clock: The bridge's clock.
+
+            warn: Says, once, that the journal cannot be written.
+
+            keep_us: How long counts by the hour are kept.
+
+            by_invocation: Write at the end of invocations alone: between them the process is frozen.
+
+        """
+        self.tally = tally
+        self._open_notes, self._close_notes = open_notes, close_notes
+        self._describe = describe
+        self._clock = clock
+        self._warn = warn
+        self._keep_us = keep_us
+        self._by_invocation = by_invocation
+        #: Called with the notes after each write: other things that a worker looks for every few seconds.
+        self.then: Callable[[Notes], None] = lambda _: None
+        self._notes: Notes | None = None
+        self._numbered = 0
+        self._has_warned = False
+        self._begin()
+        forks.register(self)
+
+    def _begin(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._ending = Stop()
+        self._wanted = Stop()
+        self._written = threading.Lock()
+        self._last_us = 0
+
+    def before_fork(self) -> None:
+        """Do nothing: the thread goes on in the parent."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Start over in the child, which has no thread."""
+        if in_child:
+            self._begin()
+            self._notes = None
+
+    def start(self) -> None:
+        """Begin to write, unless it has begun."""
+        if self._thread is None:
+            self._thread = threads.background(self._run, name="oncebridge-journal")
+            threads.start([self._thread])
+
+    def end_invocation(self) -> None:
+        """Write at the end of an invocation, at most once in ten seconds, and wait for a moment at most."""
+        now_us = self._clock.monotonic_us()
+        if self._last_us and now_us - self._last_us < INVOCATION_EVERY_US:
+            return
+        self._last_us = now_us
+        if not self._written.acquire(blocking=False):
+            return  # the one before is still on its way
+        self.start()
+        self._wanted.set()
+        if self._written.acquire(timeout=INVOCATION_WAIT_SECONDS):
+            self._written.release()
+
+    def close(self) -> None:
+        """Write for the last time, and end the thread; a ledger that is slow is not waited for."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ending.set()
+            self._wanted.set()
+            if thread.ident is not None:
+                thread.join(END_SECONDS)
+            self._begin()
+
+    def _run(self) -> None:
+        ending, wanted, written = self._ending, self._wanted, self._written
+        while not ending.is_set():
+            wanted.wait(None if self._by_invocation else EVERY_SECONDS)
+            wanted.clear()
+            self._write(is_last=ending.is_set())
+            if written.locked():
+                written.release()
+
+    def _write(self, *, is_last: bool) -> None:
+        """Write everything once; what cannot be written is dropped."""
+        taken = self.tally.take()
+        try:
+            notes = self._notes = self._notes or self._open_notes()
+            now_us = self._clock.now_us()
+            if taken.counts:
+                notes.add_counts({minute_page(now_us): taken.counts}, keep_us=MINUTES_KEPT_US)
+                notes.add_counts({hour_page(now_us): taken.counts}, keep_us=self._keep_us)
+            seen = msgspec.structs.replace(self._describe(), seen_ms=now_us // 1000, ended=is_last)
+            if taken.latest:
+                named = self._named(taken.latest, seen.name)
+                notes.write_notes(DELIVERIES, named, keep_us=DELIVERIES_KEPT_US, newest=DELIVERIES_KEPT)
+            notes.write_notes(WORKERS, {seen.name: _encode(seen)}, keep_us=WORKER_KEPT_US)
+            self.then(notes)
+            if is_last:
+                self._notes = None
+                self._close_notes()
+        except OncebridgeError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                self._warn(f"the journal is not written, and pages lack this worker; events are not affected: {error}")
+        else:
+            self._has_warned = False
+
+    def _named(self, latest: list[SeenDelivery], worker: str) -> dict[str, bytes]:
+        """Name deliveries by their time, so that the newest come first."""
+        named = {}
+        for one in latest:
+            self._numbered += 1
+            name = f"{one.at_ms:014d}-{worker}-{self._numbered:06d}"
+            named[name] = _encode(msgspec.structs.replace(one, worker=worker))
+        return named
