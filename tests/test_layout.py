@@ -68,6 +68,7 @@ ORDER = [
     "journal.worker",
     "journal.writer",
     "journal.reader",
+    "journal.overview",
     "journal",
     "sources.unwrap",
     "sources.http_reply",

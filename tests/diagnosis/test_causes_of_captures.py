@@ -606,7 +606,7 @@ class Agent:
         status = {"status": self.status, "startTime": payloads.iso(self.status_ms)}
         return self._event(payloads.ROUTING_STATUS, {"id": self.id, "routingStatus": status}, at_ms)
 
-    def activity(self, at_ms):
+    def activity(self, at_ms, **more):
         """Tell everything."""
         presence = {
             "presenceDefinition": self.definition,
@@ -618,6 +618,7 @@ class Agent:
             "routingStatus": {"status": self.status, "startTime": payloads.iso(self.status_ms)},
             "presence": presence,
             "dateActiveQueuesChanged": payloads.iso(self.queues_ms),
+            **more,
         }
         return self._event(payloads.ACTIVITY, body, at_ms)
 
@@ -650,6 +651,18 @@ def test_an_activity_may_tell_something_of_its_own(diagnose):
     for n in range(5):
         agent.queues_ms = START_MS + n * MINUTE
         road.deliver(agent.activity(agent.queues_ms + 90))
+    arrivals = road.in_order()
+    diagnose({"capture.jsonl": captures.json_lines(arrivals)}).holds(arrivals)
+
+
+def test_a_second_activity_with_the_same_status_has_other_news(diagnose):
+    """One activity tells what the routing status told; the next one, a moment later, is there for something else."""
+    road = CausedRoad(66)
+    for n in range(5):
+        agent, at_ms = Agent(road), START_MS + n * MINUTE
+        agent.status, agent.status_ms = "IDLE", at_ms - 90
+        road.told_again(road.deliver(agent.routing_status(at_ms)), agent.activity(at_ms + 4))
+        road.deliver(agent.activity(at_ms + 3 * SECOND, outOfOffice={"active": True}))
     arrivals = road.in_order()
     diagnose({"capture.jsonl": captures.json_lines(arrivals)}).holds(arrivals)
 

@@ -22,6 +22,7 @@ from oncebridge.cli import (
     purge,
     serve,
     simulate,
+    top,
 )
 from oncebridge.cli.logs import FORMATS, LEVELS, log_to_standard_error, set_level
 from oncebridge.cli.output import narration, say_error, write_text
@@ -79,6 +80,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "serve": serve.serve,
     "explain": explain.explain,
     "diagnose": diagnose.diagnose,
+    "top": top.top,
     "find": find.find,
     "doctor": doctor.doctor,
     "migrate": migrate.migrate,

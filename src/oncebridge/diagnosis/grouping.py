@@ -266,14 +266,25 @@ def _gap_ms(one: Moment, other: Moment) -> int | None:
 
 
 def match_facts(blocks: Iterable[bytes], classes: bytes | bytearray | memoryview, arrivals: Arrivals) -> PartFound:
-    """Find events whose fact another topic has brought."""
+    """Find events whose fact another topic has brought: the first of one topic for the first of another, and so on.
+
+    A second event of the same topic with the same fact is there for other news.
+    """
     part = PartFound()
-    known: dict[int, FactRow] = {}
+    known: dict[int, dict[str, list[FactRow]]] = {}
+    began_ms: dict[int, int] = {}
     for row in sorted((row for block in blocks for row in _facts(block)), key=_by_number):
-        first = known.get(row.fact)
-        if first is None or abs(row.published_ms - first.published_ms) > APART_MS_MAX:
-            known[row.fact] = row
-        elif first.topic != row.topic and classes[row.n - 1] == DeliveryClass.ORIGINAL:
+        if row.fact not in known or abs(row.published_ms - began_ms[row.fact]) > APART_MS_MAX:
+            known[row.fact], began_ms[row.fact] = {}, row.published_ms
+        of_topics = known[row.fact]
+        own = of_topics.setdefault(row.topic, [])
+        is_original = classes[row.n - 1] == DeliveryClass.ORIGINAL
+        if own and not is_original:
+            continue  # a repetition within its topic is no further news
+        others = [rows[len(own)] for topic, rows in of_topics.items() if topic != row.topic and len(rows) > len(own)]
+        own.append(row)
+        if others and is_original:
+            first = others[0]
             lag_ms = max(0, row.published_ms - first.published_ms)
             relation = Relation.OTHER_TOPIC
             evidence = Evidence(row.n, row.id, row.topic, relation, lag_ms, lag_ms, first.n, first.topic)

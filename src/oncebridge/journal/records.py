@@ -26,8 +26,8 @@ _BETWEEN: Final = "\x1f"
 class Count(NamedTuple):
     """What a number of the journal counts.
 
-    `what` is a column of the books, with no handler; or an outcome of claims of a handler, `runs` for how often it was
-    called, or `us` for how many microseconds that took.
+    `what` is a column of the books, with no handler; or an outcome of claims of a handler; or `us`, how many
+    microseconds a handler took, for all its topics.
     """
 
     topic: str

@@ -14,7 +14,7 @@ from oncebridge.engine.result import column_of
 from oncebridge.journal.records import Count, SeenDelivery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from oncebridge.clock import Clock
     from oncebridge.engine.result import Result
@@ -30,6 +30,7 @@ WAITING_MAX: Final = 10_000
 #: Rows of one write; a worker with more than that counts the rest under one topic.
 ROWS_MAX: Final = 400
 OTHER: Final = "other"
+_HANDED_BACK: Final = (Outcome.RETRY, Outcome.RELEASE)
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -49,13 +50,13 @@ class Tally:
         self._lock = threading.Lock()
         self._clear()
         #: Deliveries that were handed back: by key, when they first were, in milliseconds.
-        self._waiting: dict[str, int] = {}
+        self._waiting: dict[str | None, int] = {}
         forks.register(self)
 
     def _clear(self) -> None:
         self._delivered: Counter[tuple[str | None, Verdict, Outcome | None]] = Counter()
         self._settled: Counter[tuple[str, str, str]] = Counter()
-        self._took_us: Counter[tuple[str, str]] = Counter()
+        self._took_us: dict[str, int] = {}
         self._latest: deque[tuple[int, Result]] = deque(maxlen=LATEST)
         self._usual: deque[tuple[int, Result]] = deque(maxlen=USUAL)
 
@@ -77,28 +78,25 @@ class Tally:
             unusual = [one for one in results if one.outcome is not Outcome.DONE]
             self._usual.extend([(now_ms, one) for one in results[-USUAL_OF_BATCH:] if one.outcome is Outcome.DONE])
             self._latest.extend([(now_ms, one) for one in unusual[-LATEST_OF_BATCH:]])
-            if unusual or self._waiting:
-                self._note_waiting(results, now_ms)
+            if self._waiting:
+                for key in [result.key for result in results if result.acknowledged]:
+                    self._waiting.pop(key, None)
+            for result in unusual:
+                if result.outcome in _HANDED_BACK or result.verdict is Verdict.BUSY:
+                    self._note_waiting(result, now_ms)
 
-    def _note_waiting(self, results: Sequence[Result], now_ms: int) -> None:
-        waiting = self._waiting
-        for result in results:
-            if result.key is None:
-                continue
-            if result.acknowledged:
-                waiting.pop(result.key, None)
-            elif len(waiting) < WAITING_MAX:
-                waiting.setdefault(result.key, now_ms)
+    def _note_waiting(self, result: Result, now_ms: int) -> None:
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.setdefault(result.key, now_ms)
 
-    def settled(self, settled: Iterable[tuple[Task, bool]]) -> None:
+    def settled(self, settled: Sequence[tuple[Task, bool]]) -> None:
         """Add claims that were settled, each with whether it was still in force."""
         with self._lock:
-            for task, ok in settled:
-                ended, ask = task.ended, task.ask
-                outcome = ended.outcome.value if ok and ended is not None else "lost"
-                self._settled[ask.topic, ask.handler, outcome] += 1
-                if task.took_us:
-                    self._took_us[ask.topic, ask.handler] += task.took_us
+            self._settled.update([(task.ask.topic, task.ask.handler, _end(task, ok)) for task, ok in settled])
+            took_us = self._took_us
+            for task, _ in settled:
+                handler = task.ask.handler
+                took_us[handler] = took_us.get(handler, 0) + task.took_us
 
     def waiting(self) -> tuple[int, int | None]:
         """Return how many deliveries wait for their next try, and since when the oldest does."""
@@ -115,9 +113,9 @@ class Tally:
         for (topic, verdict, outcome), number in delivered.items():
             rows[Count(self._label(topic), None, column_of(verdict, outcome))] += number
         for (topic, handler, what), number in settled.items():
-            rows[Count(self._label(topic), _plain(handler), what)] += number
-        for (topic, handler), took_us in took.items():
-            rows[Count(self._label(topic), _plain(handler), "us")] += took_us
+            rows[Count(self._label(topic), _plain(handler), str(what))] += number
+        for handler, took_us in took.items():
+            rows[Count(OTHER, _plain(handler), "us")] += took_us
         return Taken(_bounded(rows), [self._seen(at_ms, result) for at_ms, result in sorted(latest, key=_by_time)])
 
     def _label(self, topic: str | None) -> str:
@@ -137,6 +135,11 @@ class Tally:
             time_ms=result.time_ms,
             retry_in_ms=result.retry_in_us // 1000,
         )
+
+
+def _end(task: Task, ok: bool) -> str:
+    ended = task.ended
+    return ended.outcome if ok and ended is not None else "lost"
 
 
 def _by_time(one: tuple[int, Any]) -> int:

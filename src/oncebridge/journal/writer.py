@@ -93,6 +93,7 @@ class JournalWriter:
     def _begin(self) -> None:
         self._thread: threading.Thread | None = None
         self._ending = Stop()
+        self._ended = Stop()
         self._wanted = Stop()
         self._written = threading.Lock()
         self._last_us = 0
@@ -109,7 +110,8 @@ class JournalWriter:
     def start(self) -> None:
         """Begin to write, unless it has begun."""
         if self._thread is None:
-            self._thread = threads.background(self._run, name="oncebridge-journal")
+            parts = self._ending, self._ended, self._wanted, self._written
+            self._thread = threads.background(self._run, *parts, name="oncebridge-journal")
             threads.start([self._thread])
 
     def end_invocation(self) -> None:
@@ -131,18 +133,19 @@ class JournalWriter:
         if thread is not None:
             self._ending.set()
             self._wanted.set()
-            if thread.ident is not None:
-                thread.join(END_SECONDS)
+            self._ended.wait(END_SECONDS)
             self._begin()
 
-    def _run(self) -> None:
-        ending, wanted, written = self._ending, self._wanted, self._written
-        while not ending.is_set():
+    def _run(self, ending: Stop, ended: Stop, wanted: Stop, written: threading.Lock) -> None:
+        is_last = False
+        while not is_last:
             wanted.wait(None if self._by_invocation else EVERY_SECONDS)
             wanted.clear()
-            self._write(is_last=ending.is_set())
+            is_last = ending.is_set()
+            self._write(is_last=is_last)
             if written.locked():
                 written.release()
+        ended.set()
 
     def _write(self, *, is_last: bool) -> None:
         """Write everything once; what cannot be written is dropped."""
@@ -162,10 +165,11 @@ class JournalWriter:
             if is_last:
                 self._notes = None
                 self._close_notes()
-        except OncebridgeError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the journal's trouble alone
             if not self._has_warned:
                 self._has_warned = True
-                self._warn(f"the journal is not written, and pages lack this worker; events are not affected: {error}")
+                why = error if isinstance(error, OncebridgeError) else type(error).__name__
+                self._warn(f"the journal is not written, and pages lack this worker; events are not affected: {why}")
         else:
             self._has_warned = False
 
