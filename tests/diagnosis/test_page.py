@@ -17,8 +17,8 @@ from diagnosis.test_charts import contrast, schemes
 from oncebridge.diagnosis.diagnosis import EXAMPLES_MAX, FORM, TOPICS_MAX, Cause, EchoWindow, OverTime
 from oncebridge.diagnosis.echo_settings import echo_settings, toml_text
 from oncebridge.diagnosis.page import BYTES_MAX, page, read_page
-from oncebridge.diagnosis.page.markup import tag
 from oncebridge.errors import ConfigurationError
+from oncebridge.markup import tag
 from oncebridge.settings import load_settings
 from oncebridge.topics import BUILT_IN, Kind
 

@@ -14,16 +14,15 @@ from oncebridge.diagnosis.page import sections
 from oncebridge.diagnosis.page.advice import advice
 from oncebridge.diagnosis.page.backtest import backtest
 from oncebridge.diagnosis.page.cutting import ROOMS, Cut, cut
-from oncebridge.diagnosis.page.markup import Markup, tag
 from oncebridge.diagnosis.page.reading import data_block, read_page
+from oncebridge.markup import SCRIPT, STYLE, Markup, tag
 
 __all__ = ["BYTES_MAX", "page", "read_page"]
 
 BYTES_MAX: Final = 300_000
 
-_FILES: Final = files("oncebridge.diagnosis.page")
-_STYLE: Final = charts.STYLE + _FILES.joinpath("page.css").read_text(encoding="utf-8")
-_SCRIPT: Final = _FILES.joinpath("page.js").read_text(encoding="utf-8")
+_OWN_STYLE: Final = files("oncebridge.diagnosis.page").joinpath("page.css").read_text(encoding="utf-8")
+_STYLE: Final = charts.STYLE + STYLE + _OWN_STYLE
 #: What the list at the top leads to, in the order of the page.
 _LINKS: Final = {
     "changed": "What changed",
@@ -73,7 +72,7 @@ def _document(fitting: Cut, earlier: Diagnosis | None) -> str:
             tag("main", Markup(body), id="main"),
             sections.provenance(diagnosis, fitting.left_out),
             data_block(diagnosis),
-            f"<script>{_SCRIPT}</script></body></html>\n",
+            f"<script>{SCRIPT}</script></body></html>\n",
         )
     )
 
@@ -96,7 +95,7 @@ def _parts(diagnosis: Diagnosis) -> list[Markup]:
 def _policy() -> str:
     """Allow this style and this script, and nothing else: no request, no frame, no form."""
     return (
-        f"default-src 'none'; style-src '{_digest(_STYLE)}'; script-src '{_digest(_SCRIPT)}'; "
+        f"default-src 'none'; style-src '{_digest(_STYLE)}'; script-src '{_digest(SCRIPT)}'; "
         "base-uri 'none'; form-action 'none'"
     )
 

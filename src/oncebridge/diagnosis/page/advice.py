@@ -5,8 +5,8 @@ from __future__ import annotations
 from oncebridge import charts
 from oncebridge.diagnosis.diagnosis import Diagnosis
 from oncebridge.diagnosis.echo_settings import echo_settings
-from oncebridge.diagnosis.page.markup import Cell, Column, Markup, joined, table, tag, to_copy, topic
 from oncebridge.diagnosis.page.sections import section
+from oncebridge.markup import Cell, Column, Markup, joined, table, tag, to_copy, topic
 from oncebridge.quantities import count, counted, part_of, percent, size, span
 
 

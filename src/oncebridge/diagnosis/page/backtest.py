@@ -5,8 +5,9 @@ from __future__ import annotations
 from oncebridge import charts
 from oncebridge.diagnosis.comparison import OWN_KEY
 from oncebridge.diagnosis.diagnosis import Cause, Diagnosis, KeyTried
-from oncebridge.diagnosis.page.markup import Cell, Column, Markup, details, examples, joined, table, tag
+from oncebridge.diagnosis.page.examples import examples
 from oncebridge.diagnosis.page.sections import section
+from oncebridge.markup import Cell, Column, Markup, details, joined, table, tag
 from oncebridge.quantities import MOST, count, counted, part_of, percent, span
 
 

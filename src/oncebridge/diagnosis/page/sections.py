@@ -9,20 +9,8 @@ from typing import Final
 from oncebridge import charts
 from oncebridge.diagnosis.comparison import Change, Trend, readable
 from oncebridge.diagnosis.diagnosis import CauseFound, Diagnosis, Lags, TopicFound
-from oncebridge.diagnosis.page.markup import (
-    Cell,
-    Column,
-    Markup,
-    definitions,
-    details,
-    examples,
-    joined,
-    moment,
-    table,
-    tag,
-    to_copy,
-    topic,
-)
+from oncebridge.diagnosis.page.examples import examples
+from oncebridge.markup import Cell, Column, Markup, definitions, details, joined, moment, table, tag, to_copy, topic
 from oncebridge.quantities import count, counted, part_of, percent, span
 
 _REPEATS: Final = "repeats"

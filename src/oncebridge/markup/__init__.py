@@ -1,14 +1,19 @@
-"""Pieces of HTML: everything from outside is escaped here, on its way into the page."""
+"""Pieces of HTML for the report of `diagnose` and for the console: everything from outside is escaped here.
+
+A page that holds them has `STYLE` in its style; `SCRIPT` sorts and filters tables and copies texts, and is not needed
+to read.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Final, NamedTuple
 
-from oncebridge.diagnosis.diagnosis import Example
-from oncebridge.quantities import count
+STYLE: Final = files("oncebridge.markup").joinpath("base.css").read_text(encoding="utf-8")
+SCRIPT: Final = files("oncebridge.markup").joinpath("base.js").read_text(encoding="utf-8")
 
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)((?:\.\d{1,9})?)Z", re.ASCII)
 
@@ -122,27 +127,3 @@ def to_copy(text: str, what: str) -> Markup:
     return tag(
         "div", tag("pre", tag("code", text), role="group", tabindex="0", aria_label=what), class_="copy", data_copy=what
     )
-
-
-def examples(found: Sequence[Example], relation: str, *, anchor: str | None = None) -> Markup:
-    """Write examples as a list; `relation` says what each is to the other delivery."""
-    return tag("ol", *(_example(example, relation) for example in found), class_="examples", id=anchor)
-
-
-def _example(example: Example, relation: str) -> Markup:
-    lines = [_delivery(example.n, example.place, example.topic, example.time, example.id)]
-    if example.of_n is not None:
-        other = _delivery(example.of_n, example.of_place, example.of_topic, example.of_time, None)
-        lines.append(joined((tag("span", relation, class_="quiet"), other), " "))
-    if example.reason:
-        lines.append(tag("em", example.reason))
-    return tag("li", *(tag("p", line) for line in lines))
-
-
-def _delivery(n: int, place: str | None, name: str | None, time: str | None, id_: str | None) -> Markup:
-    parts: list[str] = [tag("b", f"delivery {count(n)}")]
-    parts += [tag("span", moment(time), class_="nowrap")] if time else []
-    parts += [topic(name)] if name else []
-    parts += [joined(("id ", tag("code", id_)))] if id_ else []
-    parts += [joined(("at ", topic(place)))] if place else []
-    return joined(parts, " · ")
