@@ -32,6 +32,11 @@ class Result(msgspec.Struct, frozen=True, gc=False):
     retry_in_us: int = 0
     #: The event's own time, where it has one.
     time_ms: int | None = None
+    #: The name of the handler that this is about.
+    handler: str = ""
+    #: Keyed digests of its conversation's and its user's id, for the journal.
+    conversation: bytes | None = None
+    user: bytes | None = None
 
     @property
     def column(self) -> str:

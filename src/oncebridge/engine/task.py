@@ -292,6 +292,9 @@ def result_as(
         ask.envelope,
         retry_in_us,
         ask.time_ms,
+        ask.handler,
+        ask.conversation,
+        ask.user,
     )
 
 

@@ -76,6 +76,10 @@ class SeenDelivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     #: The event's own time, and so how late it came.
     time_ms: int | None = None
     retry_in_ms: int = 0
+    handler: str = ""
+    #: Keyed digests, as in the ledger.
+    conversation: bytes | None = None
+    user: bytes | None = None
     worker: str = ""
 
     @property

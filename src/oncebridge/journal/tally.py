@@ -134,6 +134,9 @@ class Tally:
             original_envelope_id=result.original_envelope_id,
             time_ms=result.time_ms,
             retry_in_ms=result.retry_in_us // 1000,
+            handler=_plain(result.handler),
+            conversation=result.conversation,
+            user=result.user,
         )
 
 
