@@ -15,6 +15,7 @@ from oncebridge.deadletters import DeadLetters
 from oncebridge.engine.claimer import ledger_breaker, reach
 from oncebridge.engine.flow import Flow
 from oncebridge.engine.limits import USUAL, BatchLimits
+from oncebridge.engine.paused import Paused
 from oncebridge.engine.result import delivered
 from oncebridge.engine.runner import check_transaction
 from oncebridge.engine.runs import Closed
@@ -44,12 +45,17 @@ if TYPE_CHECKING:
 
     from oncebridge.engine.result import Result
     from oncebridge.handlers import Handler
-    from oncebridge.journal.writer import JournalWriter
-    from oncebridge.ledgers.notes import Notes
     from oncebridge.ledgers.protocol import Ledger
     from oncebridge.retry import RetryPolicy
     from oncebridge.settings.sinks.sink import SinkSettings
     from oncebridge.sinks import Sink
+    from oncebridge.worker_journal import WorkerJournal
+
+#: How long events can wait in front of a function, in words.
+LAMBDA_HOLDS: Final = (
+    "behind a queue as long as it keeps messages and its maxReceiveCount allows; invoked directly for two more tries "
+    "within minutes (6 hours at most), then kept as dead letters"
+)
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -82,7 +88,8 @@ class Bridge:
         self.stopping = Stop()
         self._metrics: EmbeddedMetrics | None = None
         self._by_topic: Counts | None = None
-        self._journal: JournalWriter | None = None
+        self._journal: WorkerJournal | None = None
+        self._paused = Paused()
         self._url: str | None = None
         settings = settings or Settings()
         self._wire(ledger, replace(settings, shadow=True) if shadow else settings)
@@ -267,6 +274,8 @@ class Bridge:
         retries. Near the end of the invocation's time nothing more begins, and the rest is handed back.
         """
         metrics = self._lambda_metrics(context)
+        if self._journal is not None:
+            self._journal.begin_invocation()
         try:
             return answer(
                 self._run,
@@ -298,7 +307,7 @@ class Bridge:
                     shadow=self.settings.shadow,
                 )
                 self.telemetry.add(self._metrics)
-                self.start_journal("lambda")
+                self.start_journal("lambda", holds=LAMBDA_HOLDS)
             return self._metrics
 
     def start_journal(self, way_in: str, *, holds: str = "") -> None:
@@ -312,25 +321,27 @@ class Bridge:
         """
         if self._journal is not None or not self.settings.journal or not isinstance(self.ledger, KeepsNotes):
             return
-        from oncebridge.journal.tally import Tally
-        from oncebridge.journal.worker import Worker
-        from oncebridge.journal.writer import JournalWriter
+        from oncebridge.worker_journal import WorkerJournal
 
         apart = self._ledger_apart()
-        worker = Worker(way_in, holds, handlers=lambda: self.handlers, gauges=self.gauges, clock=self._clock)
-        tally = Tally(Topics(self.known_topics), self._clock)
-        self._journal = JournalWriter(
-            tally,
-            open_notes=lambda: _opened_notes(apart, self.settings.secret),
-            close_notes=lambda: None if apart is self.ledger else apart.close(),
-            describe=partial(worker.seen, tally),
+        self._journal = WorkerJournal(
+            way_in,
+            holds,
+            ledger=apart,
+            is_apart=apart is not self.ledger,
+            settings=self.settings,
+            handlers=lambda: self.handlers,
+            topics=self.known_topics,
+            gauges=self.gauges,
             clock=self._clock,
             warn=self.telemetry.warn,
-            keep_us=int(self.settings.retention_days * DAY_US),
-            by_invocation=way_in == "lambda",
+            paused=self._paused,
+            dead_letters=self.dead_letters,
+            is_stopping=lambda: self.stopping.is_set(),  # noqa: PLW0108 - a child has another one
         )
         if self._flow is not None:
-            self._flow.on_settled = tally.settled
+            self._flow.on_settled = self._journal.tally.settled
+            self._journal.look_first()
 
     def _ledger_apart(self) -> Ledger:
         """Return another handle onto the ledger, so that nothing waits for it; the same one if it has no URL."""
@@ -381,8 +392,7 @@ class Bridge:
     def account(self, results: Sequence[Result]) -> None:
         """Enter the results of deliveries into the books, and report them to observers."""
         if self._journal is not None:
-            self._journal.tally.delivered(results)
-            self._journal.start()
+            self._journal.delivered(results)
         self.books.enter(*[result.column for result in results])
         if self.telemetry.observed:
             for move in delivered(results):
@@ -415,6 +425,8 @@ class Bridge:
             if self.settings.shadow:
                 self.telemetry.warn("shadow: events are judged, counted and acknowledged, and no handler is called")
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))
+        if self._journal is not None:
+            self._journal.look_first()
         handlers = [{"topic": handler.pattern, "name": handler.name} for handler in self.handlers]
         debug("ledger opened", ledger=repr(self.ledger), settings=repr(self.settings), handlers=handlers)
         return Flow(
@@ -429,6 +441,7 @@ class Bridge:
             stopping=self.stopping,
             on_unhandled=self._unhandled,
             on_settled=None if self._journal is None else self._journal.tally.settled,
+            paused=self._paused,
             copiers=() if self.settings.shadow else make_copiers(self.settings, self.sink_context),
         )
 
@@ -445,6 +458,8 @@ class Bridge:
         It waits for as long as a handler may take. A handler that calls it cannot wait for its own end: then the batch
         closes the ledger when it ends. The next delivery opens it again.
         """
+        if self._journal is not None:
+            self._journal.stop_requests()
         with self._opening:
             flow, self._flow = self._flow, None
         if flow is not None:
@@ -477,9 +492,3 @@ def bridges_of(function: Callable[..., Any]) -> list[tuple[Bridge, Handler]]:
 def _ledger(url: str, settings: Settings) -> Ledger:
     url = read_reference(url).value if is_reference(url) else url
     return ledger_from_url(url, retention_us=int(settings.retention_days * DAY_US))
-
-
-def _opened_notes(ledger: Ledger, secret: bytes | None) -> Notes:
-    ledger.open(secret)
-    assert isinstance(ledger, KeepsNotes)
-    return ledger.notes

@@ -20,6 +20,7 @@ from oncebridge.engine.completer import BatchCompleter, SettleTime
 from oncebridge.engine.joining import join_unreadable
 from oncebridge.engine.letter_room import LetterRoom
 from oncebridge.engine.limits import USUAL, BatchLimits
+from oncebridge.engine.paused import Paused
 from oncebridge.engine.reader import Reader
 from oncebridge.engine.result import Result, reason_for
 from oncebridge.engine.runner import HandlerRunner, check_transaction, escapes, group_for_send_many
@@ -86,8 +87,11 @@ class Flow:
         on_unhandled: Callable[[str], None],
         on_settled: Callable[[Sequence[Settled]], None] | None = None,
         copiers: tuple[Handler, ...] = (),
+        paused: Paused | None = None,
     ) -> None:
         """Take the parts; nothing is started before there is work. `copiers` send dead letters on."""
+        #: Handlers that are not called for now.
+        self.paused = paused or Paused()
         self.on_settled = on_settled
         self.ledger = ledger
         self.secret = secret
@@ -401,6 +405,8 @@ class Flow:
         else:
             if lease.newest is not None:
                 ended = self._judged(task, lease)
+            if ended is None and self.paused.reasons:
+                ended = self._runner.paused(task, self.paused.reasons, run.limits.attempts)
             if ended is None and task.claim.attempt > 1:
                 assert task.handler is not None
                 ended = self._runner.ran_out(task.handler, task.claim, run.limits.attempts)

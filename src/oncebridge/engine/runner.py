@@ -11,6 +11,7 @@ from oncebridge.breaker import Open
 from oncebridge.claim import Claim, Outcome
 from oncebridge.engine.error_text import ErrorText, place_of
 from oncebridge.engine.loop import LoopThread
+from oncebridge.engine.paused import HandlerPaused
 from oncebridge.engine.task import Ended, claim_of, done_settlement
 from oncebridge.errors import (
     BatchOfParent,
@@ -28,7 +29,7 @@ from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import SettlesInTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from oncebridge.engine.task import Task
@@ -165,6 +166,8 @@ class HandlerRunner:
             return Ended(outcome=Outcome.RETRY, reason=str(error), lost=True)
         if attempts is not None:
             return self._failed(handler, claim, error, self._limit(handler, attempts))
+        if isinstance(error, HandlerPaused):
+            return Ended(outcome=Outcome.RELEASE, reason=error.words, retry_in_us=error.retry_in_us)
         reason = f"its receiver is out of reach; this was no attempt: {error.last}"
         retry_in_us = error.retry_in_us + (BEHIND_OTHERS_US if error.was_called else 0)
         return Ended(outcome=Outcome.RELEASE, reason=reason, retry_in_us=retry_in_us)
@@ -185,6 +188,13 @@ class HandlerRunner:
         retry_in_us = int(seconds * 1_000_000)
         reason = f"{reason}; to be tried again"
         return Ended(outcome=Outcome.RETRY, reason=reason, detail=detail, place=place, retry_in_us=retry_in_us)
+
+    def paused(self, task: Task, reasons: Mapping[str, str], attempts: int | None) -> Ended | None:
+        """Return the end of an event whose handler is paused, as before an open breaker; None if it is not."""
+        handler, reason = task.handler, reasons.get(task.ask.handler)
+        if reason is None or handler is None or task.copy is not None:
+            return None
+        return self._untried(handler, claim_of(task), HandlerPaused(reason), attempts)
 
     def ran_out(self, handler: Handler, claim: Claim, attempts: int | None) -> Ended | None:
         """Return the end of an event whose last attempts never finished, without another attempt."""

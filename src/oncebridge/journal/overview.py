@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from oncebridge.journal.pauses import Pause
 from oncebridge.telemetry import COLUMNS
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Overview(msgspec.Struct, frozen=True):
     running: list[str]
     waiting: int
     oldest_waiting_ms: int | None
+    #: By the name of the handler.
+    pauses: dict[str, Pause] = {}
 
     @property
     def totals(self) -> dict[str, int]:
@@ -100,6 +103,7 @@ def overview(reader: JournalReader, now_ms: int) -> Overview:
         running=[worker.name for worker in running],
         waiting=sum(worker.waiting for worker in running),
         oldest_waiting_ms=min(oldest, default=None),
+        pauses=reader.pauses(),
     )
 
 

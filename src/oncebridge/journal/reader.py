@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from oncebridge.journal.pauses import Pause, Pauses
 from oncebridge.journal.records import (
     DELIVERIES,
     HOUR_US,
@@ -105,6 +106,10 @@ class JournalReader:
         """Return the workers that were heard of lately, those that run first."""
         found = [_worker(note.value) for note in self.notes.read_notes(WORKERS, limit=ROWS_MAX)]
         return sorted(found, key=lambda one: (not self.runs(one), -one.seen_ms, one.name))
+
+    def pauses(self) -> dict[str, Pause]:
+        """Return the pauses, by the name of the handler."""
+        return Pauses(self.notes, self._clock).read()
 
     def runs(self, worker: WorkerSeen) -> bool:
         """Return whether a worker runs, as far as it has said so."""

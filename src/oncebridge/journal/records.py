@@ -116,4 +116,8 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     oldest_waiting_ms: int | None = None
     #: How long its source can hold events that are not acknowledged, in words.
     holds: str = ""
+    #: Whether it works off requests for dead letters, as far as it has their handlers.
+    takes_requests: bool = False
+    #: Handlers of any worker that it knows to be paused.
+    paused: tuple[str, ...] = ()
     ended: bool = False

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from oncebridge.clock import Clock
+    from oncebridge.engine.paused import Paused
     from oncebridge.handlers import Handler
     from oncebridge.journal.tally import Tally
 
@@ -32,9 +33,12 @@ class Worker:
         handlers: Callable[[], Iterable[Handler]],
         gauges: Callable[[], dict[str, int]],
         clock: Clock,
+        paused: Paused,
+        takes_requests: bool = False,
     ) -> None:
         """Take where its deliveries come from, its handlers, and its state."""
         self._way_in, self._holds = way_in, holds
+        self._paused, self._takes_requests = paused, takes_requests
         self._handlers, self._gauges = handlers, gauges
         self._clock = clock
         self._begin()
@@ -68,6 +72,8 @@ class Worker:
             waiting=waiting,
             oldest_waiting_ms=oldest_ms,
             holds=self._holds,
+            takes_requests=self._takes_requests,
+            paused=tuple(sorted(self._paused.reasons)),
         )
 
 

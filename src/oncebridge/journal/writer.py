@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -34,6 +35,8 @@ EVERY_SECONDS: Final = 5.0
 #: At the end of an invocation: how often at most, and how long the invocation waits for it.
 INVOCATION_EVERY_US: Final = 10_000_000
 INVOCATION_WAIT_SECONDS: Final = 0.25
+#: How long the start of a worker waits for its first look at the notes.
+FIRST_SECONDS: Final = 2.0
 #: How long the end of a worker waits for its last write.
 END_SECONDS: Final = 2.0
 
@@ -82,7 +85,7 @@ class JournalWriter:
         self._warn = warn
         self._keep_us = keep_us
         self._by_invocation = by_invocation
-        #: Called with the notes after each write: other things that a worker looks for every few seconds.
+        #: Called with the notes at the start and after each write: what else a worker looks for every few seconds.
         self.then: Callable[[Notes], None] = lambda _: None
         self._notes: Notes | None = None
         self._numbered = 0
@@ -97,6 +100,10 @@ class JournalWriter:
         self._wanted = Stop()
         self._written = threading.Lock()
         self._last_us = 0
+        #: By the wall clock: between invocations the other one may stand still.
+        self._looked_at_us = 0
+        self._looked = Stop()
+        self._looks_only = False
 
     def before_fork(self) -> None:
         """Do nothing: the thread goes on in the parent."""
@@ -110,9 +117,23 @@ class JournalWriter:
     def start(self) -> None:
         """Begin to write, unless it has begun."""
         if self._thread is None:
-            parts = self._ending, self._ended, self._wanted, self._written
+            parts = self._ending, self._ended, self._wanted, self._written, self._looked
             self._thread = threads.background(self._run, *parts, name="oncebridge-journal")
             threads.start([self._thread])
+
+    def look_first(self) -> None:
+        """Begin, and wait for the first look at the notes; not for long, if the ledger is slow."""
+        self.start()
+        self._looked.wait(FIRST_SECONDS)
+
+    def begin_invocation(self) -> None:
+        """Look at the notes before an invocation, if the last look was a while ago; wait for a moment at most."""
+        if self._thread is None or self._clock.now_us() - self._looked_at_us < INVOCATION_EVERY_US:
+            return
+        self._looked.clear()
+        self._looks_only = True
+        self._wanted.set()
+        self._looked.wait(INVOCATION_WAIT_SECONDS)
 
     def end_invocation(self) -> None:
         """Write at the end of an invocation, at most once in ten seconds, and wait for a moment at most."""
@@ -136,16 +157,31 @@ class JournalWriter:
             self._ended.wait(END_SECONDS)
             self._begin()
 
-    def _run(self, ending: Stop, ended: Stop, wanted: Stop, written: threading.Lock) -> None:
+    def _run(self, ending: Stop, ended: Stop, wanted: Stop, written: threading.Lock, looked: Stop) -> None:
+        self._look()
+        looked.set()
         is_last = False
         while not is_last:
             wanted.wait(None if self._by_invocation else EVERY_SECONDS)
             wanted.clear()
             is_last = ending.is_set()
-            self._write(is_last=is_last)
-            if written.locked():
-                written.release()
+            if self._looks_only and not is_last:
+                self._looks_only = False
+            else:
+                self._write(is_last=is_last)
+                if written.locked():
+                    written.release()
+            if not is_last:
+                self._look()
+                looked.set()
         ended.set()
+
+    def _look(self) -> None:
+        """Look for what others have written; if that fails, what was known before holds."""
+        self._looked_at_us = self._clock.now_us()
+        with suppress(Exception):  # the next write warns of it
+            self._notes = self._notes or self._open_notes()
+            self.then(self._notes)
 
     def _write(self, *, is_last: bool) -> None:
         """Write everything once; what cannot be written is dropped."""
@@ -161,7 +197,6 @@ class JournalWriter:
                 named = self._named(taken.latest, seen.name)
                 notes.write_notes(DELIVERIES, named, keep_us=DELIVERIES_KEPT_US, newest=DELIVERIES_KEPT)
             notes.write_notes(WORKERS, {seen.name: _encode(seen)}, keep_us=WORKER_KEPT_US)
-            self.then(notes)
             if is_last:
                 self._notes = None
                 self._close_notes()

@@ -16,6 +16,7 @@ from oncebridge import forks
 from oncebridge.claim import Answer, Claim, Outcome, Verdict
 from oncebridge.discreet import Discreet
 from oncebridge.engine.error_text import ErrorText
+from oncebridge.engine.paused import HandlerPaused
 from oncebridge.engine.result import Result, reason_for
 from oncebridge.engine.task import Delivery, Ended, Task, is_over, move_of, result_as, result_from, result_of
 from oncebridge.errors import LedgerUnavailable
@@ -131,6 +132,10 @@ class RemoteClaims:
             self._record(flow, "claimed", task, reason_for(task.answer), now_us=flow.clock.now_us())
             if task.answer.verdict is Verdict.FRESH:
                 claim = _claim(task, task.answer)
+                why_paused = flow.paused.reasons.get(task.ask.handler)
+                if why_paused is not None:
+                    self._give_back(flow, task, HandlerPaused(why_paused))
+                    return None
                 if claim.attempt <= self._retry.attempts:
                     raw = unreadable_key(flow.secret, task.raw)
                     return RemoteClaim(claim=claim, lease_us=lease_us, lent_us=flow.clock.now_us(), raw=raw)
@@ -158,6 +163,12 @@ class RemoteClaims:
         if answer.verdict is Verdict.FRESH and not flow.claimer(lease_us).extend(_claim(task, answer)):
             return Answer(Verdict.BUSY)  # it has just ended; the next answer says how
         return answer
+
+    def _give_back(self, flow: Flow, task: Task, paused: HandlerPaused) -> None:
+        """Give back a claim that was granted to learn whether the event is news: its handler is paused."""
+        ended = Ended(outcome=Outcome.RELEASE, reason=paused.words, retry_in_us=paused.retry_in_us)
+        flow.settle_alone(task, ended)  # if it fails, the claim runs out
+        task.result = result_as(task, Verdict.FRESH, ended.outcome, ended.reason, retry_in_us=ended.retry_in_us)
 
     def _bury_run_out(self, flow: Flow, task: Task) -> None:
         reason = f"the worker died or hung with it at each of {self._retry.attempts} attempts"
