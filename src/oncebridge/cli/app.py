@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from oncebridge.cli import (
+    action_log,
     consume,
     dead,
     demo,
@@ -18,6 +19,7 @@ from oncebridge.cli import (
     explain,
     find,
     migrate,
+    pause,
     process,
     purge,
     serve,
@@ -81,6 +83,9 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "explain": explain.explain,
     "diagnose": diagnose.diagnose,
     "top": top.top,
+    "pause": pause.pause,
+    "resume": pause.resume,
+    "log": action_log.log,
     "find": find.find,
     "doctor": doctor.doctor,
     "migrate": migrate.migrate,

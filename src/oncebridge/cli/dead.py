@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from oncebridge.claim import Outcome, Verdict
+from oncebridge.cli.action_log import log_action
 from oncebridge.cli.letter_output import (
     letter_as_dict,
     raw_text,
@@ -120,6 +121,8 @@ def show(
     """Show one dead letter with all it holds: this may be personal data."""
     with existing_bridge(handler, ledger, settings) as bridge:
         letters = bridge.dead_letters.show(key)
+        if letters:
+            log_action(bridge, "show", key, "its payload was shown")
     if not letters:
         raise NothingFound(f"no dead letter under {key}; see: oncebridge dead list")
     for number, letter in enumerate(letters):
@@ -168,6 +171,7 @@ def redrive(
         _ask("redrive", letters, yes=yes)  # before signals mean an orderly stop: Ctrl-C has to end the question
         with opened(bridge), progress_bar() as bar:
             ends = _redriven(bridge, bar.track(letters, description="redriving"), force=force)
+        _log(bridge, "redrive", letters, ends)
     _report(ends, json=json)
 
 
@@ -195,6 +199,7 @@ def discard(
         _ask("discard", letters, yes=yes)
         with progress_bar() as bar:
             ends = [bridge.dead_letters.discard(letter) for letter in bar.track(letters, description="discarding")]
+        _log(bridge, "discard", letters, ends)
     _report(ends, json=json)
 
 
@@ -242,6 +247,17 @@ def _ask(verb: str, letters: Sequence[DeadLetter], *, yes: bool) -> None:
         raise typer.Exit(EXIT_DECLINED)
 
 
+def _log(bridge: Bridge, what: str, letters: Sequence[DeadLetter], ends: Sequence[Result]) -> None:
+    if letters:
+        others = f" and {len(letters) - 1:,} others" if len(letters) > 1 else ""
+        log_action(bridge, what, f"{letters[0].key}{others}", _counted(ends))
+
+
+def _counted(ends: Sequence[Result]) -> str:
+    counts = Counter((result.outcome or result.verdict).value for result in ends)
+    return ", ".join(f"{number:,} {end}" for end, number in counts.items())
+
+
 def _report(results: list[Result], *, json: bool) -> None:
     if json:
         for result in results:
@@ -252,8 +268,7 @@ def _report(results: list[Result], *, json: bool) -> None:
         columns = ("key", "verdict", "outcome", "reason")
         write_table(columns, rows, empty="no dead letters match", below=("reason",))
         if len(results) > 1:
-            ends = Counter((result.outcome or result.verdict).value for result in results)
-            say(f"{len(results):,} dead letters: {', '.join(f'{number:,} {end}' for end, number in ends.items())}")
+            say(f"{len(results):,} dead letters: {_counted(results)}")
     if any(result.verdict is Verdict.UNHANDLED for result in results):
         say(
             "some stay dead letters, because the handlers that they are for are not here (`oncebridge dead list` has "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
+from oncebridge.cli.action_log import log_action
 from oncebridge.cli.output import write_json, write_text
 from oncebridge.cli.wiring import (
     BridgeOption,
@@ -14,6 +16,7 @@ from oncebridge.cli.wiring import (
     ledger_kind,
     upkeep_of,
 )
+from oncebridge.errors import OncebridgeError
 from oncebridge.sinks.table.sql import EFFECTS
 
 #: Ledgers whose tables must be made first, with the right to make tables.
@@ -32,6 +35,10 @@ def migrate(
     scheme = ledger_kind(bridge)
     try:
         bridge.ledger.migrate()  # not opened first: without its tables it may refuse
+        if scheme in NEED_IT:
+            with suppress(OncebridgeError):  # one that cannot be opened yet goes without
+                bridge.ledger.open(bridge.settings.secret)
+                log_action(bridge, "migrate", f"ledger {scheme}", "its tables are up to date")
     finally:
         bridge.ledger.close()
     sinks = upkeep_of(bridge)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncebridge.claim import Outcome
+from oncebridge.cli.action_log import log_action
 from oncebridge.cli.output import can_ask, confirmed, say, write_json, write_text
 from oncebridge.cli.wiring import (
     EXIT_DECLINED,
@@ -53,6 +54,8 @@ def purge(
         letters = _discard_old_letters(bridge)
         remembered = sum(bridge.ledger.counts().values())
         keys = {sink.name: sink.purge(older_than_us=older_than_us) for sink in upkeep_of(bridge)}
+        discarded = f", {letters:,} dead letters discarded" if letters else ""
+        log_action(bridge, "purge", f"settled more than {days:g} days ago", f"{forgotten:,} forgotten{discarded}")
     if json:
         told = {"forgotten": forgotten, "remembered": remembered}
         told |= {} if letters is None else {"dead_letters_discarded": letters}

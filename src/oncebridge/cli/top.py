@@ -23,6 +23,7 @@ from oncebridge.visible import visible
 
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
+    from oncebridge.ledgers.notes import Notes
 
 TOPICS_SHOWN: Final = 12
 BARS: Final = " ▁▂▃▄▅▆▇█"
@@ -56,11 +57,16 @@ def top(
             return
 
 
-def journal_of(bridge: Bridge) -> JournalReader:
-    """Return the journal of a bridge's ledger, which is open."""
+def notes_of(bridge: Bridge) -> Notes:
+    """Return the notes of a bridge's ledger, which is open."""
     if not isinstance(bridge.ledger, KeepsNotes):
         raise ConfigurationError(f"ledger: {type(bridge.ledger).__name__} keeps no notes, so workers have no journal")
-    return JournalReader(bridge.ledger.notes, bridge.clock)
+    return bridge.ledger.notes
+
+
+def journal_of(bridge: Bridge) -> JournalReader:
+    """Return the journal of a bridge's ledger, which is open."""
+    return JournalReader(notes_of(bridge), bridge.clock)
 
 
 def _now_ms(bridge: Bridge) -> int:
@@ -75,9 +81,14 @@ def as_json(seen: Overview) -> dict[str, Any]:
 
 def lines(seen: Overview) -> list[str]:
     """Write everything as lines."""
+    paused = [f"Paused: {pause.reason(seen.at_ms)}" for pause in seen.pauses.values()]
     if not seen.workers and not seen.received:
-        return ["No worker has written a journal here in the last hour; consume, serve and Lambda functions do."]
-    written = [_headline(seen), "", *_books(seen)]
+        return [
+            *paused,
+            *([""] if paused else []),
+            "No worker has written a journal here in the last hour; consume, serve and Lambda functions do.",
+        ]
+    written = [_headline(seen), *paused, "", *_books(seen)]
     for title, table in (("Topics", _topics(seen)), ("Handlers", _handlers(seen)), ("Workers", _workers(seen))):
         if table:
             written += ["", title, *table]
@@ -127,6 +138,7 @@ def _handlers(seen: Overview) -> list[str]:
     rows = [
         {
             "handler": row.name or "(no name)",
+            "state": "paused" if row.name in seen.pauses else "",
             "promise": row.promise,
             "done": count(row.done),
             "failed": count(row.failed),

@@ -1,0 +1,118 @@
+"""`oncebridge pause` and `oncebridge resume`: have events of one handler wait, and go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oncebridge.cli.action_log import log_action, person
+from oncebridge.cli.output import say, write_json, write_text
+from oncebridge.cli.top import journal_of
+from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge
+from oncebridge.errors import ConfigurationError
+from oncebridge.journal.pauses import Pauses
+from oncebridge.quantities import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncebridge.journal.reader import JournalReader
+    from oncebridge.journal.records import WorkerSeen
+
+Name = Annotated[
+    str, typer.Argument(help='The handler or sink, as `top` names it; "" for the one without a name.', metavar="NAME")
+]
+
+
+def pause(
+    name: Name,
+    *,
+    force: Annotated[bool, typer.Option(help="Even if no worker is known to have this handler.")] = False,
+    ledger: LedgerOption = None,
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
+    """Have the events of one handler wait at their source, untried, at all workers; duplicates end as ever."""
+    with existing_bridge(None, ledger, settings) as bridge:
+        reader = journal_of(bridge)
+        having = _having(reader, name)
+        if not force and not having:
+            _refuse_unknown(reader, name)
+        pauses = Pauses(reader.notes, bridge.clock)
+        was = name in pauses.read()
+        made = pauses.pause(name, person())
+        reason = made.reason(bridge.clock.now_us() // 1000)
+        log_action(bridge, "pause", _called(name), "was paused before" if was else "paused")
+    holds = sorted({worker.holds for worker in having if worker.holds})
+    if json:
+        told: dict[str, Any] = {"handler": name, "since_ms": made.since_ms, "who": made.who, "was_paused": was}
+        write_json({**told, "workers": [worker.name for worker in having], "holds": holds})
+        return
+    write_text(f"{reason}{' already' * was}")
+    if not having:
+        say(
+            "no running worker is seen that has it: only workers that keep a journal heed a pause, and with "
+            "journal = false in their settings they do not"
+        )
+        return
+    say(f"{counted(len(having), 'worker heeds', 'workers heed')} it within about 5 s (Lambda: with the next events)")
+    for words in holds:
+        say(f"its events can wait {words}")
+    say("go on with:")
+    say(f"  oncebridge resume {_quoted(name)}")
+
+
+def resume(
+    name: Name,
+    *,
+    ledger: LedgerOption = None,
+    settings: SettingsOption = None,
+    json: JSONOption = False,
+) -> None:
+    """Let the events of a paused handler go on."""
+    with existing_bridge(None, ledger, settings) as bridge:
+        reader = journal_of(bridge)
+        pauses = Pauses(reader.notes, bridge.clock)
+        paused = pauses.read()
+        resumed = pauses.resume(name, person())
+        having = _having(reader, name)
+        if resumed:
+            log_action(bridge, "resume", _called(name), "resumed")
+    if json:
+        write_json({"handler": name, "resumed": resumed, "workers": [worker.name for worker in having]})
+    elif resumed:
+        write_text(f"{_called(name)} is resumed")
+        workers = counted(len(having), "worker goes", "workers go")
+        say(f"{workers} on within about 5 s, with events as their sources deliver them again")
+    else:
+        others = ", ".join(_called(one) for one in paused if one != name)
+        write_text(f"{_called(name)} was not paused" + (f"; paused: {others}" if others else ""))
+
+
+def _having(reader: JournalReader, name: str) -> Sequence[WorkerSeen]:
+    """Return the workers that run and have this handler."""
+    return [
+        worker
+        for worker in reader.workers()
+        if reader.runs(worker) and any(handler.name == name for handler in worker.handlers)
+    ]
+
+
+def _refuse_unknown(reader: JournalReader, name: str) -> None:
+    known = dict.fromkeys(handler.name for worker in reader.workers() for handler in worker.handlers)
+    if name in known:
+        return
+    names = ", ".join(map(_quoted, known)) or "none"
+    raise ConfigurationError(
+        f"no worker has been seen lately that has a handler {_quoted(name)}; known: {names}. Give --force to pause it "
+        "for workers that start later, for those without a journal's word, and for claims over HTTP"
+    )
+
+
+def _called(name: str) -> str:
+    return f"handler {name}" if name else "the handler without a name"
+
+
+def _quoted(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() else f'"{name}"'
