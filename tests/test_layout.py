@@ -37,6 +37,7 @@ ORDER = [
     "ledgers.grants",
     "ledgers.protocol",
     "ledgers.notes",
+    "ledgers.pages",
     "ledgers",
     "breaker",
     "telemetry",

@@ -100,7 +100,8 @@ class DeadLetters:
         The oldest come first because that is the order to redrive them in: a state that follows a newer one is stale.
 
         Args:
-            filters: Those of `oncebridge.letter_filter.Filters`: `keys`, `topic`, `reason`, `since`, `until`, `limit`.
+            filters: Those of `oncebridge.letter_filter.Filters`: `keys`, `topic`, `reason`, `handler`, `since`,
+                `until`, `limit`.
 
         """
         flow = self._open()

@@ -37,6 +37,8 @@ class Filters(TypedDict, total=False):
     topic: str | None
     #: Only reasons that contain this text.
     reason: str | None
+    #: Only those of the handler with this name; '' for the one without a name.
+    handler: str | None
     #: Only those that became dead letters then, or later.
     since: Moment | None
     #: Only those from before then.
@@ -54,7 +56,7 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     def chooses(self, entry: Entry) -> bool:
         """Return whether an entry found by its key is a letter that matches."""
         letter = None if entry.raw is None else entry.reason
-        return self.query.matches(entry.status, entry.topic, entry.changed_us, letter)
+        return self.query.matches(entry.status, entry.topic, entry.changed_us, letter, entry.handler)
 
 
 def read_filters(
@@ -63,6 +65,7 @@ def read_filters(
     keys: Iterable[str] | None = None,
     topic: str | None = None,
     reason: str | None = None,
+    handler: str | None = None,
     since: Moment | None = None,
     until: Moment | None = None,
     limit: int | None = None,
@@ -78,6 +81,7 @@ def read_filters(
             letters=True,
             topic=topic,
             reason=reason,
+            handler=handler,
             since_us=read_moment("since", since, now_us),
             until_us=read_moment("until", until, now_us),
             limit=None if limit is None else min(limit, _MOST),

@@ -6,7 +6,10 @@ import hmac
 import secrets
 import threading
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec.structs import replace
 
 from oncebridge import forks
 from oncebridge.claim import SETTLED, Status, read_newest
@@ -16,7 +19,8 @@ from oncebridge.ledgers.findings import Finding, wrong
 from oncebridge.ledgers.grants import Call, Seen, claim_chain, claim_fact, extend_claim, settle_claim
 from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.memory_notes import MemoryNotes
-from oncebridge.ledgers.protocol import Entry, Query, longest_unchanged
+from oncebridge.ledgers.pages import found_of, most_frequent, page_of, page_size, position_of, read_position
+from oncebridge.ledgers.protocol import Entry, LetterGroup, LetterGroups, LetterPage, Query, longest_unchanged
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from oncebridge.claim import Answer, Ask, Claim, Letter, Settlement
     from oncebridge.ledgers.grants import Entity, Kept, Record
     from oncebridge.ledgers.memory_tables import MemoryTables
+    from oncebridge.ledgers.protocol import Found
 
 
 class Changes:
@@ -264,7 +269,7 @@ class MemoryLedger:
         for at, record in self.records.items():
             ask, letter = self._asks[at], self.letters.get(at)
             reason = None if letter is None else letter.reason
-            if query.matches(record.status, ask.topic, record.changed_us, reason) and query.is_about(
+            if query.matches(record.status, ask.topic, record.changed_us, reason, at[1]) and query.is_about(
                 ask.conversation, ask.user
             ):
                 yield at
@@ -295,6 +300,30 @@ class MemoryLedger:
             newest = read_newest(entity.data)
             if newest.key is not None and query.is_about(newest.conversation, newest.user):
                 yield Entry.of_newest(newest, changed_us=entity.changed_us, lease_until_us=entity.lease_until_us)
+
+    def letter_page(self, query: Query, *, after: str | None = None, limit: int = 50) -> LetterPage:
+        """Sort the letters, and return some."""
+        start = read_position(after)
+        with self._lock:
+            self._finish_writing()
+            chosen = replace(query, letters=True, entities=False, limit=None)
+            entries = [self._entry(at) for at in self._matching(chosen)]
+        letters = sorted(((position_of(one), one) for one in entries), key=itemgetter(0), reverse=True)
+        behind = [letter for letter in letters if start is None or letter[0] < start]
+        return page_of(behind, lambda _: True, page_size(limit), len(behind))
+
+    def letter_groups(self) -> LetterGroups:
+        """Count the letters."""
+        with self._lock:
+            self._finish_writing()
+            numbers = Counter((at[1], letter.reason, self._asks[at].topic) for at, letter in self.letters.items())
+        groups = most_frequent(LetterGroup(*group, number) for group, number in numbers.items())
+        return LetterGroups(groups, numbers.total(), complete=True)
+
+    def about(self, subject: bytes, *, seconds: float) -> Found:  # noqa: ARG002 - it never takes long
+        """Look at everything."""
+        each = [list(self.scan(Query(subject=subject, entities=entities))) for entities in (False, True)]
+        return found_of(*each, complete=True)
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""

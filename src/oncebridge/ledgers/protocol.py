@@ -75,6 +75,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     entities: bool = False
     topic: str | None = None
     reason: str | None = None
+    #: The name of a handler; '' for the one without a name.
+    handler: str | None = None
     since_us: int | None = None
     until_us: int | None = None
     #: The digest of a conversation's or a user's id.
@@ -85,13 +87,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the query names no subject, or one of these: a conversation, a user."""
         return self.subject is None or self.subject in subjects
 
-    def matches(self, status: Status, topic: str, changed_us: int, letter: str | None) -> bool:
+    def matches(self, status: Status, topic: str, changed_us: int, letter: str | None, handler: str) -> bool:
         """Return whether an event matches; `letter` is the reason of the dead letter that is kept of it, if any."""
         return (
             (not self.statuses or status in self.statuses)
             and (not self.letters or letter is not None)
             and (self.topic is None or bool(topic_pattern(self.topic).fullmatch(topic)))
             and (self.reason is None or (letter is not None and self.reason in letter))
+            and (self.handler is None or handler == self.handler)
             and (self.since_us is None or changed_us >= self.since_us)
             and (self.until_us is None or changed_us < self.until_us)
         )
@@ -242,4 +245,70 @@ class Examines(Protocol):
 
     def examine(self) -> Iterator[Finding]:
         """Check everything that the promise depends on: settings, versions, clocks, permissions."""
+        ...
+
+
+class LetterPage(msgspec.Struct, frozen=True):
+    """Some dead letters."""
+
+    #: Without raw and detail.
+    entries: list[Entry]
+    #: Where the next page begins; None: this is the last one. A page may be empty and still have a next one.
+    next: str | None = None
+    #: Whether pages follow each other from the newest letter to the oldest; else only entries of one page do.
+    newest_first: bool = True
+
+
+class LetterGroup(msgspec.Struct, frozen=True):
+    """Dead letters that have their handler, reason and topic in common."""
+
+    handler: str
+    reason: str
+    topic: str
+    number: int
+
+
+class LetterGroups(msgspec.Struct, frozen=True):
+    """Dead letters by group, the most frequent first."""
+
+    groups: list[LetterGroup]
+    #: How many letters there are, also in groups that are left out; if it is not complete, at least so many.
+    total: int
+    #: Whether every letter was counted.
+    complete: bool
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a ledger knows of a conversation or a user, the latest change first."""
+
+    #: Unfinished and dead ones; also those that are done, where the ledger keeps their subjects.
+    entries: list[Entry]
+    #: The newest states of entities.
+    newest: list[Entry]
+    #: Whether it looked everywhere, and nothing was left out.
+    complete: bool
+
+
+@runtime_checkable
+class ReadsInPages(Protocol):
+    """A ledger that answers people within a bounded time, whatever it holds; `scan` may walk through all of it."""
+
+    def letter_page(self, query: Query, *, after: str | None = None, limit: int = 50) -> LetterPage:
+        """Return dead letters, the newest first, that match topic, reason, handler, since and until of a query.
+
+        The times are those of dying: of a letter that is being redriven a ledger may take the last change instead. Some
+        two thousand letters at most are looked at, so a filtered page may be short, or empty, and have a next one.
+        `after` is the `next` of the page before; a text that is none raises `ConfigurationError`.
+        """
+        ...
+
+    def letter_groups(self) -> LetterGroups:
+        """Count dead letters by handler, reason and topic; at most 200 groups."""
+        ...
+
+    def about(self, subject: bytes, *, seconds: float) -> Found:
+        """Find what is known of a conversation or a user by its digest; look for about so long at most.
+
+        Of entries and of newest states at most 200 each are returned.
+        """
         ...

@@ -162,7 +162,10 @@ def _is_about(query: Query, said: dict[str, Any]) -> bool:
 
 def _matches(query: Query, said: dict[str, Any]) -> bool:
     letter = said["reason"] if "letter" in said else None
-    return _is_about(query, said) and query.matches(Status(said["status"]), said["topic"], said["changed_us"], letter)
+    handler = said["sk"].removeprefix(HANDLER)
+    return _is_about(query, said) and query.matches(
+        Status(said["status"]), said["topic"], said["changed_us"], letter, handler
+    )
 
 
 # --- forgetting --------------------------------------------------------------------------------------

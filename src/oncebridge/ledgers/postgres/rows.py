@@ -83,6 +83,9 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     if query.reason is not None:
         where.append("position(%s IN letter.reason) > 0")
         values.append(storable(query.reason))
+    if query.handler is not None:
+        where.append("event.handler = %s")
+        values.append(storable(query.handler))
     if query.since_us is not None:
         where.append("event.changed_us >= %s")
         values.append(query.since_us)

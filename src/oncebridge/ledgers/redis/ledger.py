@@ -434,4 +434,4 @@ def _matches(query: Query, entry: Entry, about: wire.About) -> bool:
     if not query.is_about(about.conversation, about.user):
         return False
     is_wanted = bool(query.statuses) or entry.status not in SETTLED - {Status.DEAD}
-    return is_wanted and query.matches(entry.status, entry.topic, entry.changed_us, entry.reason or None)
+    return is_wanted and query.matches(entry.status, entry.topic, entry.changed_us, entry.reason or None, entry.handler)

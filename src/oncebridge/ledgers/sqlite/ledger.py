@@ -29,6 +29,7 @@ from oncebridge.ledgers.grants import Call
 from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
+from oncebridge.ledgers.sqlite import pages
 from oncebridge.ledgers.sqlite.connections import Connections, refuse_inherited, together
 from oncebridge.ledgers.sqlite.examine import examine
 from oncebridge.ledgers.sqlite.lent import Lent
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.grants import Seen
-    from oncebridge.ledgers.protocol import Query
+    from oncebridge.ledgers.protocol import Found, LetterGroups, LetterPage, Query
 
 T = TypeVar("T")
 
@@ -315,19 +316,9 @@ class SQLiteLedger:
         ordered = f"WHERE {' AND '.join(where)} ORDER BY event.changed_us LIMIT ?"
         yield from self._entries(ordered, [*values, -1 if query.limit is None else query.limit])
 
-    def _entries(self, where: str, values: list[Any], letter: str = "NULL, ''") -> list[Entry]:
-        rows = self._read(
-            lambda db: db.execute(
-                "SELECT event.key, event.handler, event.status, event.topic, event.time_ms, event.attempts,"  # noqa: S608 - built from constants
-                " event.envelope, event.changed_us, event.retry_at_us,"
-                " max(event.lease_until_us, CASE WHEN event.status = 'claimed' AND entity.nonce = event.nonce"
-                " THEN entity.lease_until_us ELSE 0 END), event.token, NULL,"
-                f" coalesce(letter.reason, ''), {letter} FROM oncebridge_event AS event"
-                " LEFT JOIN oncebridge_letter AS letter USING (key, handler)"
-                f" LEFT JOIN oncebridge_entity AS entity ON entity.key = event.entity {where}",
-                values,
-            ).fetchall()
-        )
+    def _entries(self, where: str, values: list[Any], letter: str = pages.NO_CONTENT) -> list[Entry]:
+        statement = pages.ENTRIES.format(letter=letter, where=where)
+        rows = self._read(lambda db: db.execute(statement, values).fetchall())
         return [Entry.from_row(row) for row in rows]
 
     def _newest(self, query: Query) -> list[Entry]:
@@ -338,6 +329,18 @@ class SQLiteLedger:
             return list(islice(found, query.limit))
 
         return self._read(work)
+
+    def letter_page(self, query: Query, *, after: str | None = None, limit: int = 50) -> LetterPage:
+        """Return dead letters, the newest first."""
+        return self._read(lambda db: pages.letter_page(db, query, after, limit))
+
+    def letter_groups(self) -> LetterGroups:
+        """Count dead letters by handler, reason and topic."""
+        return self._read(pages.letter_groups)
+
+    def about(self, subject: bytes, *, seconds: float) -> Found:
+        """Find what is known of a conversation or a user; this reads the whole file, if there is time."""
+        return self._read(lambda db: pages.about(db, self._clock, subject, seconds))
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""

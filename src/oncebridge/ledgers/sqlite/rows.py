@@ -341,6 +341,9 @@ def conditions(query: Query) -> tuple[list[str], list[Any]]:
     if query.reason is not None:
         where.append("instr(letter.reason, ?) > 0")
         values.append(query.reason)
+    if query.handler is not None:
+        where.append("event.handler = ?")
+        values.append(query.handler)
     if query.since_us is not None:
         where.append("event.changed_us >= ?")
         values.append(query.since_us)

@@ -29,6 +29,7 @@ _PARTS = [
         "takeovers",
         "letters",
         "notes",
+        "pages",
         "transactions",
         "races",
     )
@@ -44,6 +45,7 @@ from oncebridge.testing.ledger_contract.letters import (  # noqa: E402
     SecretRules,
 )
 from oncebridge.testing.ledger_contract.notes import NoteRules  # noqa: E402
+from oncebridge.testing.ledger_contract.pages import PageRules  # noqa: E402
 from oncebridge.testing.ledger_contract.races import RaceRules, SkewRules  # noqa: E402
 from oncebridge.testing.ledger_contract.stage import NewLedger  # noqa: E402
 from oncebridge.testing.ledger_contract.states import EchoRules, EntityRules, StaleRules  # noqa: E402
@@ -74,6 +76,7 @@ class LedgerContract(
     PurgeRules,
     SecretRules,
     NoteRules,
+    PageRules,
     TransactionRules,
     RaceRules,
     SkewRules,
