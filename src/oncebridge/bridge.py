@@ -137,10 +137,17 @@ class Bridge:
         For commands: options on the command line win over those that a program has given its bridge.
         """
         self.close()
-        sinks = [*self.sinks.values()]
-        own = [handler for handler in self.handlers if not any(handler.function is sink for sink in sinks)]
+        own = self._own_handlers()
         self._wire(ledger or self.ledger, settings)
-        for handler in own:
+        self._take_over(own)
+
+    def _own_handlers(self) -> list[Handler]:
+        """Return the handlers that the settings do not name."""
+        sinks = [*self.sinks.values()]
+        return [handler for handler in self.handlers if not any(handler.function is sink for sink in sinks)]
+
+    def _take_over(self, handlers: Iterable[Handler]) -> None:
+        for handler in handlers:
             self.register(
                 handler.pattern,
                 handler.function,
@@ -148,6 +155,19 @@ class Bridge:
                 permanent=handler.permanent,
                 retry=handler.retry,
             )
+
+    def beside(self, *, with_handlers: bool) -> Bridge:
+        """Return a bridge on the same ledger, by connections of its own, that gets no deliveries.
+
+        For pages that are looked at beside a worker: nothing that they read delays it.
+        """
+        settings = replace(self.settings, journal=False)
+        if not with_handlers:
+            settings = replace(settings, sinks=(), downstream_url=None, shadow=False)
+        other = Bridge(self._url or self.ledger, settings=settings, telemetry=self.telemetry, clock=self._clock)
+        if with_handlers:
+            other._take_over(self._own_handlers())
+        return other
 
     @classmethod
     def from_settings(cls, path: str | os.PathLike[str] | None = None, **given: Any) -> Self:

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 import pytest
 
 from oncebridge import Bridge
-from oncebridge.cli.doctor import Examination
+from oncebridge.diagnosis.examination import Examination
 from oncebridge.clock import SystemClock
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.memory import MemoryLedger

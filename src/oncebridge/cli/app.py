@@ -11,8 +11,10 @@ from typer.core import TyperCommand, TyperOption
 
 from oncebridge.cli import (
     action_log,
+    console,
     consume,
     dead,
+    deliveries,
     demo,
     diagnose,
     doctor,
@@ -83,6 +85,8 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "explain": explain.explain,
     "diagnose": diagnose.diagnose,
     "top": top.top,
+    "console": console.console,
+    "deliveries": deliveries.deliveries,
     "pause": pause.pause,
     "resume": pause.resume,
     "log": action_log.log,

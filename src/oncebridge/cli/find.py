@@ -29,13 +29,12 @@ from oncebridge.cli.wiring import (
     SettingsOption,
     existing_bridge,
 )
-from oncebridge.errors import ConfigurationError, Unreadable
-from oncebridge.event import parse
-from oncebridge.identity import conflict_key, identify, key_bytes, key_text, subject_digest, unreadable_key
+from oncebridge.errors import ConfigurationError
+from oncebridge.identity import key_bytes, key_text, subject_digest
+from oncebridge.known_keys import keys_of
 from oncebridge.ledgers.protocol import Query
 from oncebridge.sources.captures.found import Tally
 from oncebridge.sources.file import read_deliveries
-from oncebridge.topics import Profiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,7 +150,7 @@ def _found(bridge: Bridge, what: str, tally: Tally) -> Iterator[tuple[str, Entry
         yield from (("event", entry) for entry in bridge.ledger.get(key))
     elif what == "-" or is_capture(what):
         for raw in read_deliveries([what], flow.stopping, tally=tally):
-            for known in [] if raw is None else _keys_of(bridge, raw):
+            for known in [] if raw is None else keys_of(bridge, raw):
                 yield from (("event", entry) for entry in bridge.ledger.get(known))
     elif "/" in what or what.endswith(_FILES):
         raise ConfigurationError(
@@ -173,18 +172,3 @@ def is_capture(name: str) -> bool:
         return name != "" and (Path(name).is_file() or Path(name).is_dir())
     except OSError:
         return False
-
-
-def _keys_of(bridge: Bridge, raw: bytes) -> list[bytes]:
-    """Return the keys that a delivery may be known under: its own, its bytes', and that of a conflict with its id."""
-    secret = bridge.open().secret
-    try:
-        event = parse(raw, bridge.settings.reshape)
-    except Unreadable:
-        return [unreadable_key(secret, raw)]
-    profile = Profiles(bridge.settings.profiles).of(event)
-    identity = identify(event, profile, secret, replays_anew=bridge.settings.replays_anew)
-    keys = [identity.key, unreadable_key(secret, raw)]
-    if identity.content is not None:
-        keys.append(conflict_key(secret, identity.key, identity.content))
-    return keys

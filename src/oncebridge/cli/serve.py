@@ -34,6 +34,7 @@ from oncebridge.cli.wiring import (
     setting_or,
     take_bridge,
 )
+from oncebridge.console.wiring import ConsoleApplication, check_console
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, LedgerWarning, OncebridgeError
 from oncebridge.ledgers import scheme_of
 from oncebridge.service.app import make_application
@@ -83,6 +84,9 @@ def serve(
     lease: LeaseOption = None,
     shadow: ShadowOption = False,
     errors: ErrorsOption = None,
+    console: Annotated[
+        bool, typer.Option("--console", help="Show pages at /console, too: what all workers of the ledger are doing.")
+    ] = False,
     settings: SettingsOption = None,
     json: JSONOption = False,
 ) -> None:
@@ -90,9 +94,11 @@ def serve(
     given: dict[str, Any] = {"host": host, "port": port, "workers": workers}
     given |= {"ledger": ledger, "concurrency": concurrency, "lease_seconds": lease, "shadow": shadow or None}
     given |= {"log_errors": errors}
-    plan = WorkerPlan(settings, given, handler, logger.level, chosen_format())
+    plan = WorkerPlan(settings, given, handler, logger.level, chosen_format(), console=console)
     bridge = plan.make_bridge()
     address = check_address(bridge.settings, ledger_kind(bridge))
+    if console:
+        check_console(bridge.settings, bridge.settings.serve.host, is_loopback=is_loopback(address))
     make_application(bridge)  # a missing package is reported here, and not by each worker
     with ExitStack() as stack:
         listening = reserve_address(address, bridge.settings.serve.port)
@@ -101,8 +107,12 @@ def serve(
         reached = _try_ledger(bridge)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="oncebridge-serve-")))
         plan = replace(plan, folder=folder, port=listening.port, said=reached)
-        service = Workers(plan, listening, bridge.settings.serve, folder=folder, log=_granian_log())
-        end = service.run(on_ready=partial(_say_ready, bridge, listening, handler), on_stop=_say_stopping, on_death=say)
+        service = Workers(plan, listening, bridge.settings.serve, folder=folder, log=server_log())
+        end = service.run(
+            on_ready=partial(_say_ready, bridge, listening, handler, console=console),
+            on_stop=_say_stopping,
+            on_death=say,
+        )
         _report(folder, json=json, shadow=bridge.settings.shadow)
     if end is ServiceEnd.GAVE_UP:
         say_error("the workers ended again as soon as they were started; what they said is above")
@@ -111,7 +121,7 @@ def serve(
         raise typer.Exit(EXIT_SIGNAL + service.signals[-1])
 
 
-def _granian_log() -> dict[str, Any]:
+def server_log() -> dict[str, Any]:
     """Configure granian's own log: the format of ours, on the same stream."""
     return {
         "version": 1,
@@ -134,6 +144,8 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     port: int = 0
     #: Whether the ledger's warnings have been printed already.
     said: bool = False
+    #: Whether the pages are shown, too.
+    console: bool = False
 
     def __repr__(self) -> str:
         """Show none of the options: the ledger's URL may hold a password."""
@@ -174,7 +186,10 @@ class WorkerPlan(msgspec.Struct, frozen=True):
             bridge.start_journal("serve", holds="as long as the sender tries again: EventBridge does for 24 hours")
             metrics = WorkerMetrics(bridge, self.folder)
             guard = ConnectionGuard(self.port, bridge.settings.serve, bridge.telemetry.warn)
-            return WorkerApplication(make_application(bridge, metrics=metrics.exposition), metrics, guard)
+            pages = ConsoleApplication(bridge) if self.console else None
+            more = () if pages is None else pages.routes()
+            application = make_application(bridge, metrics=metrics.exposition, more=more)
+            return WorkerApplication(application, metrics, *([] if pages is None else [pages]), guard)
         except OncebridgeError as error:
             say_error(str(error))
             sys.exit(EXIT_GAVE_UP)
@@ -220,13 +235,15 @@ def _try_ledger(bridge: Bridge) -> bool:
         return False
 
 
-def _say_ready(bridge: Bridge, listening: ListenAddress, handler: str | None) -> None:
+def _say_ready(bridge: Bridge, listening: ListenAddress, handler: str | None, *, console: bool) -> None:
     workers, sinks = bridge.settings.serve.workers, bridge.settings.sinks
     names = [*([handler] if handler else []), *(sink.name for sink in sinks)]
     to = f", events go to {', '.join(names) or 'downstream_url'}" if bridge.handlers else ""
     to = ", as a shadow: no handler is called" if bridge.settings.shadow else to
     several = "workers" if workers > 1 else "worker"
     say(f"serving {listening.url} with {workers} {several}, ledger {ledger_kind(bridge)}{to}")
+    if console:
+        say(f"console at {listening.url}/console/")
 
 
 def _say_stopping() -> None:

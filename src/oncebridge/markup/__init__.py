@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 STYLE: Final = files("oncebridge.markup").joinpath("base.css").read_text(encoding="utf-8")
 SCRIPT: Final = files("oncebridge.markup").joinpath("base.js").read_text(encoding="utf-8")
 
+#: Elements that hold nothing, and are not closed.
+_VOID: Final = frozenset({"br", "input", "wbr"})
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)((?:\.\d{1,9})?)Z", re.ASCII)
 
 
@@ -29,13 +31,15 @@ def markup(text: str) -> Markup:
     return text if isinstance(text, Markup) else Markup(escape(text))
 
 
-def tag(name: str, *inside: str, **attributes: str | bool | None) -> Markup:
+def tag(name: str, /, *inside: str, **attributes: str | bool | None) -> Markup:
     """Write an element; `class_` and `aria_label` stand for the attributes' names, True for one without a value."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(value)}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
+    if name in _VOID:
+        return Markup(f"<{name}{written}>")
     return Markup(f"<{name}{written}>{''.join(markup(part) for part in inside)}</{name}>")
 
 

@@ -10,20 +10,24 @@
       const cell = row.cells[at];
       return cell.dataset.n === undefined ? cell.textContent.trim().toLowerCase() : Number(cell.dataset.n);
     };
+    const sort = (at, down) => {
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      heads[at].setAttribute("aria-sort", down ? "descending" : "ascending");
+      const sorted = rows().map((row) => [value(row, at), row]);
+      sorted.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));
+      table.tBodies[0].append(...sorted.map(([, row]) => row));
+      table.sorted = [at, down];
+    };
     heads.forEach((head, at) => {
+      if (head.querySelector("button") || !head.textContent) return;
       const button = make("button", { type: "button", textContent: head.textContent });
       head.replaceChildren(button);
       button.addEventListener("click", () => {
         const before = head.getAttribute("aria-sort");
-        const numbers = head.classList.contains("number");
-        const down = before === null ? numbers : before === "ascending";
-        heads.forEach((other) => other.removeAttribute("aria-sort"));
-        head.setAttribute("aria-sort", down ? "descending" : "ascending");
-        const sorted = rows().map((row) => [value(row, at), row]);
-        sorted.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));
-        table.tBodies[0].append(...sorted.map(([, row]) => row));
+        sort(at, before === null ? head.classList.contains("number") : before === "ascending");
       });
     });
+    if (table.sorted) sort(...table.sorted);
   }
 
   function addFilter(table) {
@@ -58,6 +62,7 @@
   }
 
   function addCopying(box) {
+    if (box.querySelector("button")) return;
     const said = "Copy";
     const button = make("button", { type: "button", textContent: said });
     button.setAttribute("aria-label", `${said}: ${box.dataset.copy}`);
@@ -71,7 +76,12 @@
     box.append(button, told);
   }
 
-  document.querySelectorAll(".box table").forEach(addSorting);
+  function addAll() {
+    document.querySelectorAll(".box table").forEach(addSorting);
+    document.querySelectorAll("[data-copy]").forEach(addCopying);
+  }
+
+  addAll();
   document.querySelectorAll("table[data-filter]").forEach(addFilter);
-  document.querySelectorAll("[data-copy]").forEach(addCopying);
+  document.addEventListener("oncebridge:updated", addAll); // the console's pages change while they are looked at
 })();

@@ -14,10 +14,11 @@ from oncebridge.service.request_limits import STOPPING, RequestLimits
 from oncebridge.sources.http_reply import Reply, ok, problem, wrong_method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import BaseRoute
 
     from oncebridge.bridge import Bridge
     from oncebridge.service.request_limits import Application, Receive, Scope, Send
@@ -26,13 +27,15 @@ READING: Final = ("GET", "HEAD")
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def make_application(bridge: Bridge, *, metrics: Callable[[], bytes] | None = None) -> Application:
-    """Make the ASGI application of one process; it closes the bridge when it ends."""
+def make_application(
+    bridge: Bridge, *, metrics: Callable[[], bytes] | None = None, more: Sequence[BaseRoute] = ()
+) -> Application:
+    """Make the ASGI application of one process, with more routes beside its own; it closes the bridge when it ends."""
     limits = RequestLimits(bridge.settings)
     batcher = RequestBatcher(bridge, limits)
     deliveries_max = bridge.settings.deliveries_per_request
     events = Events(limits, batcher, has_handlers=bridge.add_downstream(), deliveries_max=deliveries_max)
-    other_routes = _make_other_routes(bridge, limits, batcher, metrics)
+    other_routes = _make_other_routes(bridge, limits, batcher, metrics, more)
     lifespan = Lifespan(bridge, batcher)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +87,11 @@ class Lifespan:
 
 
 def _make_other_routes(
-    bridge: Bridge, limits: RequestLimits, batcher: RequestBatcher, metrics: Callable[[], bytes] | None
+    bridge: Bridge,
+    limits: RequestLimits,
+    batcher: RequestBatcher,
+    metrics: Callable[[], bytes] | None,
+    more: Sequence[BaseRoute],
 ) -> Application:
     """Make the application of every route but `/events`."""
     try:
@@ -115,6 +122,7 @@ def _make_other_routes(
             Route("/metrics", show_metrics),
             Route("/openapi.json", openapi),
             *routes(bridge, limits),
+            *more,
         ],
         exception_handlers={404: _not_found, 405: _method_not_allowed, Exception: _failed},
     )

@@ -21,6 +21,7 @@ from msgspec.structs import asdict, replace
 from oncebridge.errors import ConfigurationError
 from oncebridge.event import Reshape
 from oncebridge.retry import RetryPolicy
+from oncebridge.settings.console import ConsoleSettings
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.environment import SETTINGS_VARIABLE, describes_service, refuse_unknown
 from oncebridge.settings.profiles import read_profile
@@ -183,6 +184,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "Oncebridge"
     retry: RetryPolicy = RetryPolicy()
     serve: ServeSettings = ServeSettings()
+    console: ConsoleSettings = ConsoleSettings()
     profiles: tuple[Profile, ...] = ()
     sinks: tuple[SinkSettings, ...] = ()
     #: Turns what an input transformer made of an envelope back into one.
@@ -237,26 +239,40 @@ def with_given(settings: Settings, **given: Any) -> Settings:
 
 def _replaced(settings: Settings, values: dict[str, Any]) -> Settings:
     """Put values where they belong: into the settings themselves, or into one of their tables."""
-    retry = {name: values.pop(name) for name in RetryPolicy.__struct_fields__ if name in values}
-    serve = {name: values.pop(name) for name in ServeSettings.__struct_fields__ if name in values}
-    return replace(settings, **values, retry=replace(settings.retry, **retry), serve=replace(settings.serve, **serve))
+    tables = {
+        table: {name: values.pop(name) for name in kind.__struct_fields__ if name in values}
+        for table, kind in _TABLE_TYPES.items()
+    }
+    inner = {table: replace(getattr(settings, table), **found) for table, found in tables.items() if found}
+    return replace(settings, **values, **inner)
 
 
 # --- what can be set ----------------------------------------------------------------------------------------
 
 #: The tables of the file that have variables, and where the names of these begin.
-VARIABLES: Final = {"": "ONCEBRIDGE_", "retry": "ONCEBRIDGE_RETRY_", "serve": "ONCEBRIDGE_SERVE_"}
-_TABLES: Final = ("retry", "serve", "topics", "sinks", "envelope")
+VARIABLES: Final = {
+    "": "ONCEBRIDGE_",
+    "retry": "ONCEBRIDGE_RETRY_",
+    "serve": "ONCEBRIDGE_SERVE_",
+    "console": "ONCEBRIDGE_CONSOLE_",
+}
+#: The same tables, by what they are read into; no two have a setting of the same name.
+_TABLE_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
+    "retry": RetryPolicy,
+    "serve": ServeSettings,
+    "console": ConsoleSettings,
+}
+_TABLES: Final = (*_TABLE_TYPES, "topics", "sinks", "envelope")
 #: Settings that only a program can give ready-made.
 _READY_MADE: Final = ("profiles", "sinks", "reshape")
 _SecretFile: TypeAlias = Annotated[Text, Meta(description="a file that holds the secret for keys")]
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def known_settings(table: str = "") -> dict[str, Any]:
     """Return the types of the settings of a table by name; those outside of any table unless one is named."""
     if table:
-        return declared(RetryPolicy if table == "retry" else ServeSettings)
+        return declared(_TABLE_TYPES[table])
     return {**declared(Settings), "secret_file": _SecretFile}
 
 
@@ -269,7 +285,7 @@ def _check_given(given: Mapping[str, Any]) -> dict[str, Any]:
         if name in _READY_MADE:
             values[name] = tuple(value) if isinstance(value, list) else value
         else:
-            table = next((table for table in ("retry", "serve") if name in known_settings(table)), "")
+            table = next((table for table in _TABLE_TYPES if name in known_settings(table)), "")
             values[name] = read_setting(known_settings(table), name, value, name, _TABLES)
     return with_secret_file(values)
 
@@ -306,7 +322,7 @@ def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any]:
 def _check_file(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in tables.items():
-        if name in ("retry", "serve"):
+        if name in _TABLE_TYPES:
             values |= read_settings(known_settings(name), check_table(value, file, name), f"{file}: [{name}]")
         elif name == "topics":
             profiles = check_table(value, file, name, 'topics."TOPIC"')

@@ -1,0 +1,483 @@
+"""The console over HTTP: its routes, who may use them, and what goes around every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import parse_qsl, quote
+
+from oncebridge.console.access import COOKIE, KEY_MAX, Access, LoginLimit
+from oncebridge.console.layout import PREFIX, SCRIPT, STYLE, Page, Viewer, document
+from oncebridge.console.pages.deliveries import deliveries_page, filter_of
+from oncebridge.console.pages.entrance import login_page, trouble_page
+from oncebridge.console.pages.handlers import handlers_page, pause_page
+from oncebridge.console.pages.known import known_page, saved
+from oncebridge.console.pages.letters import (
+    LettersChosen,
+    confirm_page,
+    letter_page,
+    letters_page,
+    request_page,
+    requests_page,
+)
+from oncebridge.console.pages.now import now_page
+from oncebridge.console.pages.upkeep import doctor_page, log_page
+from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra, NothingFound, OncebridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    from oncebridge.console.access import Session
+    from oncebridge.console.reading import Console
+    from oncebridge.telemetry import Telemetry
+
+FORM_MAX: Final = 1_048_576
+FIELDS_MAX: Final = 2000
+#: How many pages are read at a time; the rest wait.
+AT_ONCE: Final = 4
+ICON: Final = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path fill="#0a56a0" d="M1 12V9a7 7 0 0 1 14 0v3h-3V9a4 '
+    '4 0 0 0-8 0v3z"/></svg>'
+)
+#: No script or style but ours, no frame, no request to anywhere else, and nothing is kept by the browser.
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_KEPT: Final = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+_FILES: Final = {
+    "style.css": ("text/css; charset=utf-8", STYLE),
+    "script.js": ("text/javascript; charset=utf-8", SCRIPT),
+    "icon.svg": ("image/svg+xml", ICON),
+}
+
+Form: TypeAlias = "dict[str, list[str]]"
+#: Answers somebody who was let in; runs in a thread.
+Answer: TypeAlias = "Callable[[Request, Viewer, Form], Response]"
+
+
+class Refused(Exception):
+    """A request is not answered as it was meant."""
+
+    def __init__(self, status: HTTPStatus, said: str) -> None:
+        """Take what to say."""
+        super().__init__(said)
+        self.status, self.said = status, said
+
+
+class ConsoleRoutes:
+    """Answers the requests of the console."""
+
+    def __init__(self, console: Console, telemetry: Telemetry, *, options: str = "", hosts: Sequence[str] = ()) -> None:
+        """Take what reads the ledger.
+
+        Args:
+            console: Reads, and writes what people decide.
+
+            telemetry: Where unexpected errors are reported.
+
+            options: Options that commands need for the same ledger, for the pages to repeat.
+
+            hosts: Where there are no keys: the names that a browser may know this machine by, beside loopback.
+
+        """
+        self._console = console
+        self._telemetry = telemetry
+        self._options = options
+        self._hosts = frozenset(hosts)
+        self._access = Access(console.settings.console, console.secret, console.clock)
+        self._limit = LoginLimit(console.clock)
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes, all under one prefix."""
+        try:
+            from starlette.routing import Mount, Route
+        except ImportError:
+            raise MissingExtra("the console needs starlette; install it with: pip install 'oncebridge[http]'") from None
+        looks: dict[str, Answer] = {
+            "/": self._now,
+            "/deliveries": self._deliveries,
+            "/about/{at}": self._known,
+            "/about/{at}/save": self._save,
+            "/event/{at}": self._known,
+            "/event/{at}/save": self._save,
+            "/dead": self._letters,
+            "/dead/{key}": self._letter,
+            "/requests": self._requests,
+            "/requests/{id}": self._request,
+            "/handlers": self._handlers,
+            "/doctor": self._doctor,
+            "/log": self._log,
+        }
+        finds: dict[str, Answer] = {"/find": self._find, "/logout": self._logout}
+        acts: dict[str, Answer] = {
+            "/dead/confirm": self._confirm,
+            "/dead/do": self._do,
+            "/dead/{key}/payload": self._payload,
+            "/requests/{id}/cancel": self._cancel,
+            "/handlers/confirm": self._confirm_pause,
+            "/handlers/pause": self._pause,
+            "/handlers/resume": self._resume,
+        }
+        inside = [
+            *(Route(path, self._for(answer, acts=True), methods=["POST"]) for path, answer in acts.items()),
+            *(Route(path, self._for(answer, posts=True), methods=["POST"]) for path, answer in finds.items()),
+            *(Route(path, self._for(answer), methods=["GET"]) for path, answer in looks.items()),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/{name}", self._file, methods=["GET"]),
+        ]
+        return [Route(PREFIX, self._to_first), Mount(PREFIX, routes=inside)]
+
+    # --- around every answer ---------------------------------------------------------------------------------
+
+    def _for(
+        self, answer: Answer, *, posts: bool = False, acts: bool = False
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Make the endpoint of an answer: let people in, look at forms, and say what went wrong."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                self._check_host(request)
+                session = self._session(request)
+                if session is None:
+                    return self._to_login(request)
+                form = await _form(request) if posts or acts else {}
+                if posts or acts:
+                    self._check_form(request, session, form)
+                if acts and not session.may_act:
+                    raise Refused(HTTPStatus.FORBIDDEN, "Your key lets you look, and not act; ask an operator.")
+                async with self._places:
+                    response = await asyncio.to_thread(self._answered, answer, request, session, form)
+            except Refused as refused:
+                return _trouble(refused.status, refused.said)
+            if not self._access.needs_key and COOKIE not in request.cookies:
+                self._set_cookie(request, response, self._access.cookie(session))
+            return response
+
+        return endpoint
+
+    def _answered(self, answer: Answer, request: Request, session: Session, form: Form) -> Response:
+        try:
+            return answer(request, self._viewer(session), form)
+        except NothingFound as error:
+            raise Refused(HTTPStatus.NOT_FOUND, f"{error}.") from None
+        except LedgerUnavailable as error:
+            # The message names the server, which only the log may.
+            self._telemetry.warn(f"console: {error}")
+            said = "The ledger is out of reach; nothing is known meanwhile. The log of this process says more."
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, said) from None
+        except ConfigurationError as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"{error}") from None
+        except OncebridgeError as error:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}") from None
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001 - its message may quote what was sent
+            self._telemetry.warn(f"console: unexpected {type(error).__name__} at {_place_of(error)}")
+            raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "Something unexpected; the log says where.") from None
+
+    def _viewer(self, session: Session) -> Viewer:
+        return Viewer(
+            session=session,
+            token=self._access.token(session),
+            ledger=self._console.ledger_kind,
+            needs_key=self._access.needs_key,
+            now_ms=self._console.now_ms,
+            options=self._options,
+        )
+
+    def _session(self, request: Request) -> Session | None:
+        found = self._access.read(request.cookies.get(COOKIE))
+        return found or (None if self._access.needs_key else self._access.without_key())
+
+    def _check_host(self, request: Request) -> None:
+        """Without keys only this machine may look: not a site elsewhere whose name suddenly leads here."""
+        host = request.url.hostname or ""
+        if self._access.needs_key or _is_loopback(host) or host in self._hosts:
+            return
+        raise Refused(HTTPStatus.FORBIDDEN, "Without keys the console answers at 127.0.0.1 and localhost alone.")
+
+    def _check_form(self, request: Request, session: Session, form: Form) -> None:
+        """Refuse what another site has sent in the name of somebody who is logged in here."""
+        site = request.headers.get("sec-fetch-site", "same-origin")
+        origin = request.headers.get("origin")
+        is_own = origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+        if site not in ("same-origin", "none") or not is_own or not self._access.is_token(session, _one(form, "token")):
+            raise Refused(HTTPStatus.FORBIDDEN, "This form is not one of ours, or is too old: load the page again.")
+
+    # --- the entrance ----------------------------------------------------------------------------------------
+
+    async def _to_first(self, _: Request) -> Response:
+        return _redirect(f"{PREFIX}/")
+
+    def _to_login(self, request: Request) -> Response:
+        next_ = request.url.path if request.method == "GET" else f"{PREFIX}/"
+        return _redirect(f"{PREFIX}/login?next={quote(next_)}")
+
+    async def _login(self, request: Request) -> Response:
+        try:
+            self._check_host(request)
+            if request.method == "GET":
+                return _html(login_page(None, _next(request.query_params.get("next"))))
+            form = await _form(request)
+        except Refused as refused:
+            return _trouble(refused.status, refused.said)
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return _trouble(HTTPStatus.FORBIDDEN, "Log in on the page itself.")
+        peer = request.client.host if request.client else ""
+        next_ = _next(_one(form, "next"))
+        wait = self._limit.wait_seconds(peer)
+        if wait:
+            said = f"Too many wrong keys; try again in {wait} seconds."
+            return _html(login_page(said, next_), HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(wait)})
+        session = self._access.login(_one(form, "key")[:KEY_MAX].strip())
+        if session is None:
+            self._limit.note_wrong(peer)
+            self._telemetry.warn("console: somebody gave a wrong key")
+            return _html(login_page("That is none of the keys.", next_), HTTPStatus.FORBIDDEN)
+        response = _redirect(next_)
+        self._set_cookie(request, response, self._access.cookie(session))
+        await asyncio.to_thread(self._log_login, session)
+        return response
+
+    def _log_login(self, session: Session) -> None:
+        try:
+            self._console.log(session.who, "login", session.role, "let in")
+        except OncebridgeError as error:
+            self._telemetry.warn(f"console: the log is not written: {error}")
+
+    def _set_cookie(self, request: Request, response: Response, value: str) -> None:
+        is_safe = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+        response.set_cookie(COOKIE, value, path=PREFIX, secure=is_safe, httponly=True, samesite="strict")
+
+    def _logout(self, _: Request, viewer: Viewer, __: Form) -> Response:
+        self._access.end(viewer.session)
+        response = _redirect(f"{PREFIX}/login")
+        response.delete_cookie(COOKIE, path=PREFIX)
+        return response
+
+    async def _file(self, request: Request) -> Response:
+        from starlette.responses import Response
+
+        found = _FILES.get(request.path_params["name"])
+        if found is None:
+            return _trouble(HTTPStatus.NOT_FOUND, "There is no such page.")
+        return Response(found[1], media_type=found[0], headers=_KEPT)
+
+    # --- looking ---------------------------------------------------------------------------------------------
+
+    def _now(self, _: Request, viewer: Viewer, __: Form) -> Response:
+        console = self._console
+        return _page(now_page(console.overview(), console.latest(), console.letter_groups(), viewer), viewer)
+
+    def _deliveries(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        chosen, below = filter_of(request.query_params), request.query_params.get("below")
+        found, next_ = self._console.deliveries(chosen, below)
+        return _page(deliveries_page(found, next_, chosen, viewer, is_first=below is None), viewer)
+
+    def _find(self, _: Request, __: Viewer, form: Form) -> Response:
+        what = _one(form, "what").strip()
+        return _redirect(f"{PREFIX}/{self._console.place_of(what)}" if what else f"{PREFIX}/")
+
+    def _known(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        return _page(known_page(self._read_known(request), viewer), viewer)
+
+    def _save(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        response = _html(saved(self._read_known(request), viewer))
+        name = f"oncebridge-{request.path_params['at'][:12]}-{viewer.now_ms // 1000}.html"
+        safe = "".join(letter for letter in name if letter.isalnum() or letter in "-_.")
+        response.headers["Content-Disposition"] = f'attachment; filename="{safe}"'
+        return response
+
+    def _read_known(self, request: Request) -> Any:
+        at = request.path_params["at"]
+        is_subject = request.url.path.startswith(f"{PREFIX}/about/")
+        return self._console.about_subject(at) if is_subject else self._console.about_keys(at)
+
+    def _letters(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        chosen, after = LettersChosen.of(request.query_params), request.query_params.get("after")
+        found = self._console.letter_page(chosen, after)
+        groups = self._console.letter_groups() if after is None else None
+        page = letters_page(found.entries, found.next, groups, chosen, viewer, is_first=after is None)
+        return _page(page, viewer)
+
+    def _letter(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        return self._one_letter(request, viewer, with_payload=False)
+
+    def _one_letter(self, request: Request, viewer: Viewer, *, with_payload: bool) -> Response:
+        letters = self._console.letter(request.path_params["key"])
+        if not letters:
+            return _redirect(f"{PREFIX}/event/{quote(request.path_params['key'])}")
+        return _page(letter_page(letters, viewer, with_payload=with_payload), viewer)
+
+    def _requests(self, _: Request, viewer: Viewer, __: Form) -> Response:
+        return _page(requests_page(self._console.requests.latest(), viewer), viewer)
+
+    def _request(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        found = self._console.requests.get(request.path_params["id"])
+        if found is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "There is no such request, or it is too old.")
+        return _page(request_page(found, self._console.takers(found), viewer), viewer)
+
+    def _handlers(self, _: Request, viewer: Viewer, __: Form) -> Response:
+        return _page(handlers_page(self._console.overview(), viewer), viewer)
+
+    def _doctor(self, _: Request, viewer: Viewer, __: Form) -> Response:
+        return _page(doctor_page(self._console.examined()), viewer)
+
+    def _log(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        actions, below = self._console.actions.read(below=request.query_params.get("below"))
+        return _page(log_page(actions, below, viewer), viewer)
+
+    # --- acting ----------------------------------------------------------------------------------------------
+
+    def _confirm(self, _: Request, viewer: Viewer, form: Form) -> Response:
+        asked, chosen = _one(form, "what"), _chosen(form)
+        what, _, which = asked.partition("-")
+        if which == "chosen" and not chosen.keys:
+            raise Refused(HTTPStatus.BAD_REQUEST, "No letter was chosen: tick some first.")
+        chosen = LettersChosen(keys=chosen.keys) if which == "chosen" else LettersChosen(**chosen.fields)
+        plan = self._console.plan(_what(what), chosen)
+        if not plan.number:
+            raise Refused(HTTPStatus.NOT_FOUND, "No dead letter matches any more.")
+        return _page(confirm_page(plan, viewer), viewer)
+
+    def _do(self, _: Request, viewer: Viewer, form: Form) -> Response:
+        expected = _one(form, "expected")
+        request = self._console.ask(
+            _what(_one(form, "what")),
+            _chosen(form),
+            viewer.session.who,
+            id_=_one(form, "id"),
+            force=_one(form, "force") == "1",
+            expected=int(expected) if expected.isdecimal() and len(expected) < 12 else None,  # noqa: PLR2004 - no ledger has more
+        )
+        return _redirect(f"{PREFIX}/requests/{request.id}")
+
+    def _payload(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        key = request.path_params["key"]
+        # Written first: what is shown and not logged cannot be taken back.
+        self._console.log(viewer.session.who, "show", key, "payload and error shown")
+        return self._one_letter(request, viewer, with_payload=True)
+
+    def _cancel(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        found = self._console.requests.cancel(request.path_params["id"])
+        if found is not None:
+            self._console.log(viewer.session.who, "cancel", found.about, found.said)
+        return _redirect(f"{PREFIX}/requests/{quote(request.path_params['id'])}")
+
+    def _confirm_pause(self, _: Request, viewer: Viewer, form: Form) -> Response:
+        name = _one(form, "handler")
+        row = next((row for row in self._console.overview().handlers if row.name == name), None)
+        return _page(pause_page(row, name, viewer), viewer)
+
+    def _pause(self, _: Request, viewer: Viewer, form: Form) -> Response:
+        name = _one(form, "handler")
+        self._console.pauses.pause(name, viewer.session.who)
+        self._console.log(viewer.session.who, "pause", name or "the handler without a name", "paused")
+        return _redirect(f"{PREFIX}/handlers")
+
+    def _resume(self, _: Request, viewer: Viewer, form: Form) -> Response:
+        name = _one(form, "handler")
+        was = self._console.pauses.resume(name, viewer.session.who)
+        said = "resumed" if was else "was not paused"
+        self._console.log(viewer.session.who, "resume", name or "the handler without a name", said)
+        return _redirect(f"{PREFIX}/handlers")
+
+
+# --- requests and answers --------------------------------------------------------------------------------
+
+
+async def _form(request: Request) -> Form:
+    """Read the fields of a form."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send a form.")
+    parts, length = [], 0
+    async for part in request.stream():
+        length += len(part)
+        if length > FORM_MAX:
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "That is more than a form may hold.")
+        parts.append(part)
+    try:
+        # Errors replaced: what is no UTF-8 matches nothing.
+        text = b"".join(parts).decode("ascii", errors="replace")
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="replace")
+    except ValueError:
+        raise Refused(HTTPStatus.BAD_REQUEST, "The form has too many fields.") from None
+    form: Form = {}
+    for name, value in pairs:
+        form.setdefault(name, []).append(value)
+    return form
+
+
+def _one(form: Form, name: str) -> str:
+    return form.get(name, [""])[0]
+
+
+def _chosen(form: Form) -> LettersChosen:
+    return LettersChosen.of({name: values[0] for name, values in form.items()}, form.get("key", ()))
+
+
+def _what(word: str) -> str:
+    if word not in ("redrive", "discard"):
+        raise Refused(HTTPStatus.BAD_REQUEST, "Redrive or discard, nothing else.")
+    return word
+
+
+def _next(path: str | None) -> str:
+    """Return where to go after the login: a page of ours, and nowhere else."""
+    is_ours = path is not None and path.startswith(f"{PREFIX}/") and not set(path) & set("\\\r\n") and "//" not in path
+    return path if is_ours and path is not None else f"{PREFIX}/"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _page(page: Page, viewer: Viewer) -> Response:
+    return _html(document(page, viewer))
+
+
+def _html(text: str, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:
+    from starlette.responses import Response
+
+    # Texts from outside may hold halves of surrogate pairs, which are no UTF-8.
+    body = text.encode("utf-8", errors="replace")
+    return Response(body, status.value, {**HEADERS, **(headers or {})}, media_type="text/html; charset=utf-8")
+
+
+def _redirect(to: str) -> Response:
+    from starlette.responses import Response
+
+    return Response(b"", HTTPStatus.SEE_OTHER.value, {**HEADERS, "Location": to})
+
+
+def _trouble(status: HTTPStatus, said: str) -> Response:
+    return _html(trouble_page(status.phrase, said), status)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the file and line of an error."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return "?" if last is None else f"{last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}"

@@ -1,0 +1,77 @@
+"""The findings of `doctor`, and the log of who did what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncebridge.console.layout import PREFIX, Page, Viewer, badge, empty, next_link, section, text, time_of
+from oncebridge.ledgers.findings import Level
+from oncebridge.markup import Cell, Column, joined, table, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncebridge.diagnosis.examination import Examined
+    from oncebridge.journal.actions import Action
+
+_LEVELS = {Level.GOOD: "good", Level.WARNING: "warning", Level.WRONG: "bad"}
+_ORDER = (Level.WRONG, Level.WARNING, Level.GOOD)
+
+
+def doctor_page(examined: Examined) -> Page:
+    """Write the findings, the worst first, and the promise."""
+    findings = sorted(examined.findings, key=lambda one: _ORDER.index(one.level))
+    columns = (Column("subject"), Column("level"), Column("found"), Column("what to do"))
+    rows = [
+        (
+            None,
+            [
+                Cell(tag("span", text(one.subject), class_="title")),
+                Cell(badge(one.level.value, _LEVELS[one.level])),
+                Cell(text(one.found, most=2000), class_="wide"),
+                Cell(text(one.fix, most=2000), class_="wide"),
+            ],
+        )
+        for one in findings
+    ]
+    promises = [tag("li", text(promise.sentence, most=2000)) for promise in examined.promises]
+    lead = "Nothing has to be changed." if examined.is_right else "Something has to be changed."
+    told = "As far as this process can see: it knows the settings and the ledger; handlers in code only with --handler."
+    main = joined(
+        (
+            tag("p", lead, class_="lead"),
+            section("findings", "Findings", table("The worst first", columns, rows)),
+            section(
+                "promise",
+                "The promise",
+                tag("ul", *promises) if promises else empty("No handler is known here."),
+                lead=told,
+            ),
+        )
+    )
+    return Page(title="Doctor", name="doctor", main=main, commands=("oncebridge doctor",))
+
+
+def log_page(actions: Sequence[Action], below: str | None, viewer: Viewer) -> Page:
+    """Write who did what, the newest first."""
+    if not actions:
+        main = empty("Nobody has done anything here yet that is written into the log.")
+    else:
+        columns = [Column(name) for name in ("when", "who", "by", "what", "about", "came of it")]
+        rows = [
+            (
+                None,
+                [
+                    Cell(time_of(one.at_ms, viewer.now_ms)),
+                    Cell(text(one.who)),
+                    Cell(text(one.via)),
+                    Cell(badge(text(one.what, most=20), "other")),
+                    Cell(text(one.about), class_="wide"),
+                    Cell(text(one.said), class_="wide"),
+                ],
+            )
+            for one in actions
+        ]
+        older = None if below is None else f"{PREFIX}/log?below={below}"
+        main = joined((table("The newest first, from pages and commands", columns, rows), next_link(older)))
+    return Page(title="Log", name="log", main=main, commands=("oncebridge log",), is_live=True)
