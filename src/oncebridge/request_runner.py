@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 import threading
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from oncebridge import forks, threads
-from oncebridge.claim import Outcome, Verdict
+from oncebridge.claim import Outcome, Status, Verdict
 from oncebridge.clock import Stop
 from oncebridge.engine.paused import Paused
 from oncebridge.engine.waiting import PATIENCE_US, made_attempt
@@ -19,6 +20,7 @@ from oncebridge.letter_filter import EPOCH, Filters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
 
     from oncebridge.clock import Clock
     from oncebridge.deadletters import DeadLetter, DeadLetters
@@ -298,7 +300,7 @@ class _Job:
     def _chosen(self) -> Iterator[DeadLetter]:
         """Return the letters that the request chooses, the oldest first; never many at a time."""
         handler = self._request.handler
-        for letter in self._by_key() if self._request.keys else self._by_filter():
+        for letter in self._by_key() if self._request.keys else chain(self._by_filter(), self._under_way()):
             if handler is None or letter.handler == handler:
                 yield letter
 
@@ -313,12 +315,20 @@ class _Job:
             except ConfigurationError as error:
                 self._progress.add(RequestItem(key, "", "", "", str(error)), "unreadable")
 
+    def _under_way(self) -> Iterator[DeadLetter]:
+        """Return letters that workers before this one were redriving, and did not bring to an end."""
+        if self._request.takes > 1:
+            filters: Filters = {"topic": self._request.topic, "since": _time(self._request.at_ms), "limit": PAGE}
+            for letter in self._runner.letters.list(**filters):
+                if letter.status is not Status.DEAD and hash((letter.key, letter.handler)) not in self._tried:
+                    yield letter
+
     def _by_filter(self) -> Iterator[DeadLetter]:
         """Read page by page: letters that fail again become newer than the request, and are behind its end."""
         filters = self._filters()
         until_ms = self._request.at_ms + 1
         until_ms = until_ms if self._request.until_ms is None else min(until_ms, self._request.until_ms)
-        filters["until"] = EPOCH + timedelta(milliseconds=until_ms)
+        filters["until"] = _time(until_ms)
         from_ms, seen = -1, frozenset[tuple[str, str]]()
         while True:
             number = PAGE + len(seen)
@@ -332,15 +342,20 @@ class _Job:
             last_ms = page[-1].changed_ms
             there = frozenset((one.key, one.handler) for one in page if one.changed_ms == last_ms)
             from_ms, seen = last_ms, there | seen if last_ms == from_ms else there
-            filters["since"] = EPOCH + timedelta(milliseconds=last_ms)
+            filters["since"] = _time(last_ms)
 
     def _filters(self) -> Filters:
         request = self._request
         filters: Filters = {"topic": request.topic, "reason": request.reason}
-        for name, at_ms in (("since", request.since_ms), ("until", request.until_ms)):
-            if at_ms is not None:
-                filters[name] = EPOCH + timedelta(milliseconds=at_ms)  # type: ignore[literal-required]
+        if request.since_ms is not None:
+            filters["since"] = _time(request.since_ms)
+        if request.until_ms is not None:
+            filters["until"] = _time(request.until_ms)
         return filters
+
+
+def _time(at_ms: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=at_ms)
 
 
 def _counted_as(result: Result) -> str:

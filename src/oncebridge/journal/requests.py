@@ -86,6 +86,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Who runs it, or ran it last, and until when nobody else may take it.
     worker: str = ""
     taken_until_ms: int = 0
+    #: How often it was taken: more than once, where a worker stopped or died with it.
+    takes: int = 0
     #: How many letters have been tried, and when it ended.
     tried: int = 0
     ended_ms: int | None = None
@@ -235,7 +237,8 @@ class Requests:
             now_ms = self._now_ms()
             if not one.can_be_taken(handlers, now_ms, discards=discards):
                 return None
-            return replace(one, state=RUNNING, worker=worker, taken_until_ms=now_ms + LEASE_MS)
+            until_ms = now_ms + LEASE_MS
+            return replace(one, state=RUNNING, worker=worker, taken_until_ms=until_ms, takes=one.takes + 1)
 
         return self._changed(id, taken)
 
