@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from oncebridge.cli.logs import chosen_format, log_to_standard_error
 from oncebridge.cli.output import say, say_error, say_warning
-from oncebridge.cli.serve import EXIT_GAVE_UP, EXIT_SIGNAL, KEY_LENGTH_MIN, server_log
+from oncebridge.cli.serve import EXIT_GAVE_UP, EXIT_SIGNAL, KEY_LENGTH_MIN, server_log, try_ledger
 from oncebridge.cli.wiring import BridgeOption, LedgerOption, SettingsOption, existing_bridge, ledger_kind
 from oncebridge.console.wiring import ConsoleApplication, check_console
 from oncebridge.errors import OncebridgeError
@@ -65,6 +65,7 @@ def console(
     for key in (*bridge.settings.console.operator_keys, *bridge.settings.console.reader_keys):
         if len(key.value) < KEY_LENGTH_MIN:
             say_warning(f"console: {key.reference} has fewer than {KEY_LENGTH_MIN} characters, and may be guessed")
+    try_ledger(bridge, "pages say so until it is back")
     with ExitStack() as stack:
         listening = reserve_address(address, int(listen[2]) if port is None else port)
         stack.callback(listening.held.close)

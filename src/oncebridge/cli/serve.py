@@ -104,7 +104,7 @@ def serve(
         listening = reserve_address(address, bridge.settings.serve.port)
         stack.callback(listening.held.close)
         _say_before_start(bridge)
-        reached = _try_ledger(bridge)
+        reached = try_ledger(bridge, "requests get 503 until it is back")
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="oncebridge-serve-")))
         plan = replace(plan, folder=folder, port=listening.port, said=reached)
         service = Workers(plan, listening, bridge.settings.serve, folder=folder, log=server_log())
@@ -225,13 +225,13 @@ def _say_before_start(bridge: Bridge) -> None:
         say("no --handler and no sinks: only claims are served; POST /events answers 503")
 
 
-def _try_ledger(bridge: Bridge) -> bool:
-    """Open the ledger once before the workers do; return whether it was in reach."""
+def try_ledger(bridge: Bridge, otherwise: str) -> bool:
+    """Open the ledger once before the workers do; return whether it was in reach, and warn of what follows if not."""
     try:
         with bridge:
             return True
     except LedgerUnavailable as error:
-        say_warning(f"{error}; requests get 503 until it is back")
+        say_warning(f"{error}; {otherwise}")
         return False
 
 

@@ -8,6 +8,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote
 
+from msgspec.structs import replace
+
 from oncebridge.console.access import COOKIE, KEY_MAX, Access, LoginLimit
 from oncebridge.console.layout import PREFIX, SCRIPT, STYLE, Page, Viewer, document
 from oncebridge.console.pages.deliveries import deliveries_page, filter_of
@@ -42,8 +44,8 @@ FIELDS_MAX: Final = 2000
 #: How many pages are read at a time; the rest wait.
 AT_ONCE: Final = 4
 ICON: Final = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path fill="#0a56a0" d="M1 12V9a7 7 0 0 1 14 0v3h-3V9a4 '
-    '4 0 0 0-8 0v3z"/></svg>'
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path fill="#0a56a0" d="M1 12V9a7 7 0 0 1 14 0v3h-3V9'
+    'a4 4 0 0 0-8 0v3z"/></svg>'
 )
 #: No script or style but ours, no frame, no request to anywhere else, and nothing is kept by the browser.
 HEADERS: Final = {
@@ -160,8 +162,8 @@ class ConsoleRoutes:
                 form = await _form(request) if posts or acts else {}
                 if posts or acts:
                     self._check_form(request, session, form)
-                if acts and not session.may_act:
-                    raise Refused(HTTPStatus.FORBIDDEN, "Your key lets you look, and not act; ask an operator.")
+                if acts:
+                    _check_role(session)
                 async with self._places:
                     response = await asyncio.to_thread(self._answered, answer, request, session, form)
             except Refused as refused:
@@ -296,7 +298,7 @@ class ConsoleRoutes:
         return _redirect(f"{PREFIX}/{self._console.place_of(what)}" if what else f"{PREFIX}/")
 
     def _known(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        return _page(known_page(self._read_known(request), viewer), viewer)
+        return _page(known_page(self._read_known(request)), viewer)
 
     def _save(self, request: Request, viewer: Viewer, _: Form) -> Response:
         response = _html(saved(self._read_known(request), viewer))
@@ -348,11 +350,12 @@ class ConsoleRoutes:
     # --- acting ----------------------------------------------------------------------------------------------
 
     def _confirm(self, _: Request, viewer: Viewer, form: Form) -> Response:
-        asked, chosen = _one(form, "what"), _chosen(form)
-        what, _, which = asked.partition("-")
+        what, _dash, which = _one(form, "what").partition("-")
+        chosen = _chosen(form)
         if which == "chosen" and not chosen.keys:
             raise Refused(HTTPStatus.BAD_REQUEST, "No letter was chosen: tick some first.")
-        chosen = LettersChosen(keys=chosen.keys) if which == "chosen" else LettersChosen(**chosen.fields)
+        # Either those that are ticked, or all that match: never a mixture.
+        chosen = LettersChosen(keys=chosen.keys) if which == "chosen" else replace(chosen, keys=())
         plan = self._console.plan(_what(what), chosen)
         if not plan.number:
             raise Refused(HTTPStatus.NOT_FOUND, "No dead letter matches any more.")
@@ -402,6 +405,11 @@ class ConsoleRoutes:
 
 
 # --- requests and answers --------------------------------------------------------------------------------
+
+
+def _check_role(session: Session) -> None:
+    if not session.may_act:
+        raise Refused(HTTPStatus.FORBIDDEN, "Your key lets you look, and not act; ask an operator.")
 
 
 async def _form(request: Request) -> Form:

@@ -142,7 +142,10 @@ class Console:
         if what.startswith(("{", "[")):
             keys = [key for raw in unwrap(what.encode()) for key in keys_of(self._bridge, raw)]
             return f"event/{','.join(dict.fromkeys(map(key_text, keys[:KEYS_MAX])))}"
-        return f"about/{subject_digest(self.secret, what).hex()}"
+        subject = subject_digest(self.secret, what)
+        if subject is None:
+            raise ConfigurationError("name a conversation, a user, a key, or paste an event")
+        return f"about/{subject.hex()}"
 
     def about_subject(self, digest: str) -> Known:
         """Return what is known of a conversation or a user."""
@@ -151,7 +154,7 @@ class Console:
         return Known(
             at=digest,
             is_subject=True,
-            entries=found.events,
+            entries=found.entries,
             newest=found.newest,
             seen=self._seen(lambda one: subject in (one.conversation, one.user)),
             complete=found.complete,

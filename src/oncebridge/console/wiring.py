@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 from oncebridge.console.app import ConsoleRoutes
@@ -25,6 +27,7 @@ class ConsoleApplication:
         self._options = options
         self._console: Console | None = None
         self._application: Application | None = None
+        self._opening = threading.Lock()
 
     def start(self) -> None:
         """Open the ledger; one that is out of reach is opened when a page is asked for."""
@@ -39,28 +42,30 @@ class ConsoleApplication:
             self._console.close()
 
     def _opened(self) -> Application:
-        if self._application is None:
-            from starlette.applications import Starlette
+        with self._opening:
+            if self._application is None:
+                self._application = self._make()
+            return self._application
 
-            self._console = Console(
-                self._bridge.beside(with_handlers=False),
-                examined_bridge=lambda: self._bridge.beside(with_handlers=True),
-            )
-            self._console.start()
-            routes = ConsoleRoutes(self._console, self._bridge.telemetry, options=self._options).routes()
-            made = Starlette(routes=routes)
-            made.router.redirect_slashes = False
-            self._application = made
-        return self._application
+    def _make(self) -> Application:
+        from starlette.applications import Starlette
+
+        self._console = Console(
+            self._bridge.beside(with_handlers=False),
+            examined_bridge=lambda: self._bridge.beside(with_handlers=True),
+        )
+        self._console.start()
+        made = Starlette(routes=ConsoleRoutes(self._console, self._bridge.telemetry, options=self._options).routes())
+        made.router.redirect_slashes = False
+        return made
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        import asyncio
-
         from starlette.responses import PlainTextResponse
 
+        application = self._application
         try:
-            application = self._application or await asyncio.to_thread(self._opened)
+            application = await asyncio.to_thread(self._opened) if application is None else application
         except LedgerUnavailable as error:
             self._bridge.telemetry.warn(f"console: {error}")
             response = PlainTextResponse("The ledger is out of reach; load this again in a while.\n", 503)

@@ -113,11 +113,7 @@ def _cells(one: SeenDelivery, viewer: Viewer) -> list[Cell]:
     )
     return [
         Cell(time_of(one.at_ms, viewer.now_ms)),
-        Cell(
-            joined(
-                (badge(one.column), "" if one.column == one.verdict or one.verdict == "fresh" else f" {one.verdict}")
-            )
-        ),
+        Cell(joined((badge(one.column), "" if one.verdict in (one.column, "fresh") else f" {one.verdict}"))),
         Cell(topic(text(one.topic))),
         Cell(why, class_="wide"),
         Cell(lag(one.lag_ms), one.lag_ms),

@@ -44,11 +44,7 @@ def _handler(row: HandlerRow, pause: Pause | None, viewer: Viewer) -> Markup:
         ("topics", joined((topic(text(one)) for one in row.topics[:20]), " ") if row.topics else "not known"),
         ("rate", f"{tried / 60:,.1f} a minute over the last hour"),
         ("time", "not called" if row.mean_ms is None else f"{span(row.mean_ms)} on average"),
-        (
-            "ends",
-            f"{count(row.done)} done, {counted(row.failed, 'failed attempt')} "
-            f"({percent(part_of(row.failed, tried))}), {count(row.dead)} dead, {count(row.lost)} lost to another worker",
-        ),
+        ("ends", _ends(row, tried)),
         ("workers", counted(row.workers, "running worker has it", "running workers have it")),
         ("can wait", joined((text(one) for one in row.holds), "; ") if row.holds else "not known"),
     ]
@@ -60,8 +56,14 @@ def _handler(row: HandlerRow, pause: Pause | None, viewer: Viewer) -> Markup:
     return tag("section", *inside, class_="handler")
 
 
+def _ends(row: HandlerRow, tried: int) -> str:
+    failed = f"{counted(row.failed, 'failed attempt')} ({percent(part_of(row.failed, tried))})"
+    return f"{count(row.done)} done, {failed}, {count(row.dead)} dead, {count(row.lost)} lost to another worker"
+
+
 def _paused(pause: Pause, viewer: Viewer) -> Markup:
-    said = f"Paused {ago(pause.since_ms, viewer.now_ms)} by {text(pause.who)}: its events wait at their source, unacknowledged."
+    by = f"Paused {ago(pause.since_ms, viewer.now_ms)} by {text(pause.who)}"
+    said = f"{by}: its events wait at their source, unacknowledged."
     return tag("p", said, class_="bad")
 
 
@@ -113,8 +115,9 @@ def pause_page(row: HandlerRow | None, name: str, viewer: Viewer) -> Page:
             tag("p", f"Pause {name_of(name)}?", class_="lead"),
             tag(
                 "p",
-                "Its events are not tried, nor acknowledged, nor do they lose an attempt: they wait at their source until "
-                "it is resumed. Copies of events that are done are acknowledged as ever. Workers look every few seconds.",
+                "Its events are not tried, nor acknowledged, nor do they lose an attempt: they wait at their source "
+                "until it is resumed. Copies of events that are done are acknowledged as ever. Workers look every few "
+                "seconds.",
             ),
             tag("p", "So long they can wait:"),
             tag("ul", waits),

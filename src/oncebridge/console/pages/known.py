@@ -66,7 +66,7 @@ class Moment(NamedTuple):
     about: Markup
 
 
-def known_page(known: Known, viewer: Viewer) -> Page:
+def known_page(known: Known) -> Page:
     """Write the page."""
     title = "One conversation or user" if known.is_subject else "One event"
     find = "ID" if known.is_subject else known.at.split(",")[0]
@@ -74,7 +74,7 @@ def known_page(known: Known, viewer: Viewer) -> Page:
     return Page(
         title=title,
         name=None,
-        main=joined((_body(known, viewer.now_ms), Markup() if known.is_nothing else save)),
+        main=joined((_body(known), Markup() if known.is_nothing else save)),
         commands=(f"oncebridge find {find}",),
         is_live=True,
     )
@@ -86,14 +86,14 @@ def saved(known: Known, viewer: Viewer) -> str:
         "What the ledger knows of a conversation or user" if known.is_subject else "What the ledger knows of an event"
     )
     about = f"Written by Oncebridge at {day_time(viewer.now_ms)} UTC, from a {viewer.ledger} ledger. Times are UTC."
-    return saved_document(title, _body(known, viewer.now_ms), about)
+    return saved_document(title, _body(known), about)
 
 
 def _place(known: Known) -> str:
     return f"{'about' if known.is_subject else 'event'}/{known.at}"
 
 
-def _body(known: Known, now_ms: int) -> Markup:
+def _body(known: Known) -> Markup:
     notes = [*([known.lacks] if known.lacks else [])]
     if not known.complete:
         notes.append(
@@ -102,7 +102,7 @@ def _body(known: Known, now_ms: int) -> Markup:
     told = [tag("p", note, class_="quiet") for note in notes]
     if known.is_nothing:
         return joined((empty("The ledger knows nothing of it, nor do the latest deliveries."), *told))
-    return joined((_summary(known), *told, _events(known), _newest(known), _time_line(known, now_ms)))
+    return joined((_summary(known), *told, _events(known), _newest(known), _time_line(known)))
 
 
 def _summary(known: Known) -> Markup:
@@ -174,7 +174,7 @@ def _newest(known: Known) -> Markup:
     return section("newest", "Newest states", *items)
 
 
-def _time_line(known: Known, now_ms: int) -> Markup:
+def _time_line(known: Known) -> Markup:
     moments = sorted([*_moments_of_entries(known.entries), *_moments_of_deliveries(known.seen)])
     if not moments:
         return Markup()
@@ -182,7 +182,8 @@ def _time_line(known: Known, now_ms: int) -> Markup:
         tag("li", tag("span", tag("time", day_time(one.at_ms)), class_="when"), tag("span", one.what, " ", one.about))
         for one in moments[-EVENTS_MAX * 2 :]
     ]
-    lead = f"{counted(len(items), 'moment')} in UTC, the earliest first. Deliveries are from the workers' sample of the latest."
+    number = counted(len(items), "moment")
+    lead = f"{number} in UTC, the earliest first. Deliveries are from the workers' sample of the latest."
     return section("time-line", "Time line", tag("ol", *items, class_="timeline"), lead=lead)
 
 

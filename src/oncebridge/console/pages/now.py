@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 TOPICS_MAX: Final = 40
 WORKERS_MAX: Final = 50
 MINUTE_MS: Final = 60_000
+#: How far back the sample is looked at for what is not finished.
+WAITING_MINUTES: Final = 10
 #: What the chart shows, from the bottom up: columns of the books, the last two together.
 _SERIES: Final = {
     "processed": ("processed",),
@@ -94,8 +96,10 @@ def _alerts(seen: Overview, letters: LetterGroups | None) -> Markup:
     for name, pause in seen.pauses.items():
         by = f"{name_of(name)} is paused since {ago(pause.since_ms, seen.at_ms)} by {text(pause.who)}. "
         found.append(joined((by, tag("a", "Handlers", href="/console/handlers"))))
-    for row in seen.silent:
-        found.append(joined((topic(text(row.topic)), f" has been silent for {span(row.quiet_minutes * MINUTE_MS)}.")))
+    found += [
+        joined((topic(text(row.topic)), f" has been silent for {span(row.quiet_minutes * MINUTE_MS)}."))
+        for row in seen.silent
+    ]
     gone = [worker for worker in seen.workers if worker.name not in seen.running and not worker.ended]
     if gone:
         said = ", ".join(f"{worker.name} ({ago(worker.seen_ms, seen.at_ms)})" for worker in gone[:5])
@@ -145,9 +149,8 @@ def _books(seen: Overview) -> Markup:
 
 def _waiting(seen: Overview, latest: Sequence[SeenDelivery], viewer: Viewer) -> Markup:
     """Say what is not finished, and for what it waits."""
-    reasons = Counter(
-        (one.topic, one.reason) for one in latest if one.column == "retrying" and viewer.now_ms - one.at_ms < 600_000
-    )
+    since_ms = viewer.now_ms - WAITING_MINUTES * MINUTE_MS
+    reasons = Counter((one.topic, one.reason) for one in latest if one.column == "retrying" and one.at_ms > since_ms)
     if not seen.waiting and not reasons:
         return Markup()
     rows = [
