@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -12,7 +12,6 @@ import typer
 from oncebridge.cli.output import iso_time, say_warning, write_json, write_table
 from oncebridge.cli.top import notes_of
 from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge
-from oncebridge.errors import LedgerRefused
 from oncebridge.journal.actions import COMMAND, ActionLog
 from oncebridge.ledgers import DAY_US
 from oncebridge.ledgers.notes import KeepsNotes
@@ -20,7 +19,9 @@ from oncebridge.ledgers.notes import KeepsNotes
 if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
 
-COLUMNS = ("at", "who", "via", "what", "about", "said")
+#: How a ledger begins that has not been migrated since notes came: it goes without.
+NO_TABLES: Final = "there are no tables for notes"
+COLUMNS: Final = ("at", "who", "via", "what", "about", "said")
 
 
 def log(
@@ -49,10 +50,9 @@ def log_action(bridge: Bridge, what: str, about: str, said: str) -> None:
     try:
         log = ActionLog(bridge.ledger.notes, bridge.clock, keep_us=keep_us)
         log.write(who=person(), via=COMMAND, what=what, about=about, said=said)
-    except LedgerRefused:
-        return  # it has no tables for notes, or this user may not write there: it goes without
     except Exception as error:  # noqa: BLE001 - what the command did is done
-        say_warning(f"this {what} is not in the log of actions: {error}")
+        if NO_TABLES not in str(error):
+            say_warning(f"this {what} is not in the log of actions: {error}")
 
 
 def person() -> str:

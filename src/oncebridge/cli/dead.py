@@ -171,7 +171,7 @@ def redrive(
         _ask("redrive", letters, yes=yes)  # before signals mean an orderly stop: Ctrl-C has to end the question
         with opened(bridge), progress_bar() as bar:
             ends = _redriven(bridge, bar.track(letters, description="redriving"), force=force)
-        _log(bridge, "redrive", letters, ends)
+            _log(bridge, "redrive", letters, ends)
     _report(ends, json=json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,13 +11,16 @@ from oncebridge.cli.action_log import log_action, person
 from oncebridge.cli.output import say, write_json, write_text
 from oncebridge.cli.top import journal_of
 from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge
-from oncebridge.errors import ConfigurationError
+from oncebridge.errors import ConfigurationError, OncebridgeError
+from oncebridge.handlers import uncalled
 from oncebridge.journal.pauses import Pauses
+from oncebridge.ledgers.notes import KeepsNotes
 from oncebridge.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from oncebridge.bridge import Bridge
     from oncebridge.journal.reader import JournalReader
     from oncebridge.journal.records import WorkerSeen
 
@@ -88,6 +92,18 @@ def resume(
     else:
         others = ", ".join(_called(one) for one in paused if one != name)
         write_text(f"{_called(name)} was not paused" + (f"; paused: {others}" if others else ""))
+
+
+def heed_pauses(bridge: Bridge) -> None:
+    """Have a run that keeps no journal heed the pauses of this moment; if they cannot be read, it goes on."""
+    if not bridge.settings.journal or not isinstance(bridge.ledger, KeepsNotes):
+        return
+    with suppress(OncebridgeError):
+        reasons = Pauses(bridge.ledger.notes, bridge.clock).reasons()
+        bridge.open().paused.reasons = reasons
+        for handler in {handler.name: handler for handler in bridge.handlers if handler.function is not uncalled}:
+            if handler in reasons:
+                say(f"{reasons[handler]}: its events are not tried")
 
 
 def _having(reader: JournalReader, name: str) -> Sequence[WorkerSeen]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from oncebridge.cli.captures import Captures, holds_nothing, is_read, say_skipped, total_bytes
 from oncebridge.cli.output import draws, opened_for_writing, progress_bar, report_books, report_shadow, say
+from oncebridge.cli.pause import heed_pauses
 from oncebridge.cli.wiring import (
     EXIT_AGAIN,
     EXIT_NOTHING_FOUND,
@@ -85,6 +86,7 @@ def process(
         bar = stack.enter_context(progress_bar(over_bytes=True))
         task = bar.add_task("processing", total=total_bytes(files))
         flow = bridge.open()
+        heed_pauses(bridge)
         tally = Tally()
         deliveries = read_deliveries(files, flow.stopping, lambda number: bar.advance(task, number), tally)
         run = FileRun(

@@ -192,7 +192,7 @@ class HandlerRunner:
     def paused(self, task: Task, reasons: Mapping[str, str], attempts: int | None) -> Ended | None:
         """Return the end of an event whose handler is paused, as before an open breaker; None if it is not."""
         handler, reason = task.handler, reasons.get(task.ask.handler)
-        if reason is None or handler is None or task.copy is not None:
+        if reason is None or handler is None or task.copy is not None or handler.function is uncalled:
             return None
         return self._untried(handler, claim_of(task), HandlerPaused(reason), attempts)
 
