@@ -87,6 +87,11 @@ class OnServer(LedgerContract):
         """Leave the rules on notes to the emulator: the simulation knows the expressions of claims alone."""
         pytest.skip("the simulation keeps no notes")
 
+    @property
+    def paged(self):
+        """Leave the rules on pages to the emulator, too."""
+        pytest.skip("the simulation is not read in pages")
+
     def trouble(self):
         """Return what goes wrong: nothing."""
         return lambda number, operation, after: None

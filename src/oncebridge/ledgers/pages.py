@@ -97,4 +97,4 @@ def found_of(entries: Iterable[Entry], newest: Iterable[Entry], *, complete: boo
     """Return the latest of what was found."""
     each = [sorted(some, key=lambda entry: (-entry.changed_us, entry.key, entry.handler)) for some in (entries, newest)]
     shown = [some[:ABOUT_MAX] for some in each]
-    return Found(*shown, complete=complete and shown == each)
+    return Found(entries=shown[0], newest=shown[1], complete=complete and shown == each)

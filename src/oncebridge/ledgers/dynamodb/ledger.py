@@ -17,7 +17,7 @@ from oncebridge.claim import Answer, Claim, Verdict
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.ledgers import RETENTION_US
-from oncebridge.ledgers.dynamodb import moves, schema, search
+from oncebridge.ledgers.dynamodb import moves, pages, schema, search
 from oncebridge.ledgers.dynamodb.call_threads import CallThreads
 from oncebridge.ledgers.dynamodb.errors import Place
 from oncebridge.ledgers.dynamodb.examine import examined
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Ask, Settlement, Status
     from oncebridge.ledgers.findings import Finding
-    from oncebridge.ledgers.protocol import Entry, Query
+    from oncebridge.ledgers.protocol import Entry, Found, LetterGroups, LetterPage, Query
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -242,6 +242,18 @@ class DynamoDBLedger:
     def scan(self, query: Query) -> Iterator[Entry]:
         """Return the matching entries, the longest unchanged first; this reads the whole table."""
         yield from search.found(self._table, query)
+
+    def letter_page(self, query: Query, *, after: str | None = None, limit: int = 50) -> LetterPage:
+        """Return dead letters in the order of the table."""
+        return pages.letter_page(self._table, query, after, limit)
+
+    def letter_groups(self) -> LetterGroups:
+        """Count dead letters by handler, reason and topic, in the first part of the table."""
+        return pages.letter_groups(self._table)
+
+    def about(self, subject: bytes, *, seconds: float) -> Found:
+        """Find what is known of a conversation or a user; this reads the table as far as time allows."""
+        return pages.about(self._table, self._clock, subject, seconds)
 
     def counts(self) -> dict[Status, int]:
         """Count events by status; this reads the whole table."""

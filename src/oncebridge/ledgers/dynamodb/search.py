@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: How long a part of a letter may wait for the event that names it, before it counts as left by a crash.
 ORPHAN_US: Final = 3_600_000_000
 #: Without the content of letters.
-_SHOWN: Final = (
+SHOWN: Final = (
     *("pk", "sk", "rev", "status", "token", "attempts", "changed_us", "retry_at_us", "lease_until_us", "nonce"),
     *("letter", "parts", "reason", "entity", "data", "expires", *OF_FIRST_SCHEMA),
 )
@@ -57,7 +57,7 @@ def entries_of(table: Table, key: bytes) -> list[Entry]:
         events = list(table.pages(patience, "query", **query))
         letters = [read_letter(table, patience, key, event) for event in events]
         if all(letter or not event.letter for event, letter in zip(events, letters, strict=True)):
-            return [_entry(table, event, letter) for event, letter in zip(events, letters, strict=True)]
+            return [entry_of(table, event, letter) for event, letter in zip(events, letters, strict=True)]
         patience.wait(1, f"{table.place}: the dead letter of event {key.hex()} has lost a part")
 
 
@@ -79,7 +79,8 @@ def entity_of(table: Table, key: bytes) -> Entity | None:
     return table.read(table.patience(), entity_key(key)).entity
 
 
-def _entry(table: Table, event: Stored, letter: Letter | None = None) -> Entry:
+def entry_of(table: Table, event: Stored, letter: Letter | None = None) -> Entry:
+    """Convert an event's item to an entry, with its letter if one is given."""
     said = event.said
     return Entry(
         key=bytes.fromhex(said["pk"].removeprefix(EVENT)),
@@ -113,9 +114,9 @@ def found(table: Table, query: Query) -> list[Entry]:
     """Return the matching entries, the longest unchanged first."""
     if query.entities:
         return _newest_states(table, query)
-    items = (item for item in _events(table) if _matches(query, item.said))
+    items = (item for item in _events(table) if matches(query, item.said))
     found = sorted(items, key=_order) if query.limit is None else nsmallest(query.limit, items, key=_order)
-    return [_entry(table, item) for item in found]
+    return [entry_of(table, item) for item in found]
 
 
 def _order(item: Stored) -> tuple[int, str, str]:
@@ -150,8 +151,8 @@ def _scanned(table: Table, pk: str, sk: str) -> Iterator[Stored]:
         table.patience(),
         "scan",
         FilterExpression="begins_with(#pk, :pk) AND begins_with(#sk, :sk)",
-        ProjectionExpression=", ".join(f"#{name}" for name in _SHOWN),
-        ExpressionAttributeNames={f"#{name}": name for name in _SHOWN},
+        ProjectionExpression=", ".join(f"#{name}" for name in SHOWN),
+        ExpressionAttributeNames={f"#{name}": name for name in SHOWN},
         ExpressionAttributeValues=wrapped({":pk": pk, ":sk": sk}),
     )
 
@@ -160,7 +161,8 @@ def _is_about(query: Query, said: dict[str, Any]) -> bool:
     return query.is_about(said.get("conversation"), said.get("user"))
 
 
-def _matches(query: Query, said: dict[str, Any]) -> bool:
+def matches(query: Query, said: dict[str, Any]) -> bool:
+    """Return whether an event's attributes match."""
     letter = said["reason"] if "letter" in said else None
     handler = said["sk"].removeprefix(HANDLER)
     return _is_about(query, said) and query.matches(

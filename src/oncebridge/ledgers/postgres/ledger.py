@@ -23,6 +23,7 @@ from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
 from oncebridge.ledgers.postgres.examine import examine
 from oncebridge.ledgers.postgres.notes import PostgresNotes
+from oncebridge.ledgers.postgres.pages import PostgresPages
 from oncebridge.ledgers.postgres.troubles import PASSING, UNPREPARED, in_our_words, is_servers, not_migrated, translated
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.grants import Entity, Record
-    from oncebridge.ledgers.protocol import Query
+    from oncebridge.ledgers.protocol import Found, LetterGroups, LetterPage, Query
 
 ANSWER_US: Final = 15_000_000  # how long a call may take: connecting, all tries, and the answer to its last byte
 LOOK_US: Final = 300_000_000  # the same for calls that may have to read every event
@@ -58,6 +59,7 @@ class PostgresLedger:
         # Separate from our own: settings that a handler leaves on its connection stay among handlers.
         self._lent = Connections(self._address, self._clock, autocommit=False)
         self.notes = PostgresNotes(self._call, self._address)
+        self._pages = PostgresPages(self._call, self._address)
         self._placed_day = 0
 
     def __repr__(self) -> str:
@@ -324,6 +326,18 @@ class PostgresLedger:
     def _entries(self, statement: str, values: list[Any], time_us: int) -> list[Entry]:
         found = self._call(lambda connection: connection.ask(statement, values), time_us)
         return [Entry.from_row(row) for row in found]
+
+    def letter_page(self, query: Query, *, after: str | None = None, limit: int = 50) -> LetterPage:
+        """Return dead letters, the newest first."""
+        return self._pages.letter_page(query, after, limit)
+
+    def letter_groups(self) -> LetterGroups:
+        """Count dead letters by handler, reason and topic."""
+        return self._pages.letter_groups()
+
+    def about(self, subject: bytes, *, seconds: float) -> Found:
+        """Find what is known of a conversation or a user."""
+        return self._pages.about(subject, seconds)
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg import errors
 
 from oncebridge.errors import LedgerRefused
-from oncebridge.ledgers.postgres import from_schema_1
+from oncebridge.ledgers.postgres import from_schema_1, pages
 
 if TYPE_CHECKING:
     from oncebridge.ledgers.postgres.address import Address
@@ -82,6 +82,11 @@ def migrate(connection: LedgerConnection, address: Address) -> None:
             ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.note"])
             if not there:
                 connection.execute(_script("notes", schema))
+            # Neither have these: they are kept by a trigger, whichever version a worker has.
+            ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.letter_head"])
+            if not there:
+                connection.execute(_script("letters", schema))
+        pages.list_letters(connection, schema)
     except errors.InsufficientPrivilege as error:
         raise LedgerRefused(f"{address}: this user may not make the ledger's tables; {right}") from error
     make_places(connection, schema)

@@ -22,7 +22,11 @@ _EVENTS: Final = """
     FROM {schema}.event
     LEFT JOIN {schema}.letter ON letter.key = event.key AND letter.handler = event.handler
     LEFT JOIN {schema}.entity ON entity.key = event.entity
-    WHERE {where} ORDER BY event.changed_us LIMIT %s"""
+    WHERE {where} {order} LIMIT %s"""
+_OLDEST_FIRST: Final = "ORDER BY event.changed_us"
+_NEWEST_FIRST: Final = "ORDER BY event.changed_us DESC"
+_NO_CONTENT: Final = "NULL::bytea, ''"
+_ABOUT: Final = '(event.conversation = %s OR event."user" = %s)'
 _ENTITIES: Final = """
     SELECT data, changed_us, lease_until_us FROM {schema}.entity WHERE {where} ORDER BY changed_us"""
 #: Of all handlers, and by the key alone, as the primary key has it first: a row of another day is left out later.
@@ -41,7 +45,31 @@ _SUBJECT: Final = """key = ANY (ARRAY(
 def of_key(schema: str, key: bytes) -> tuple[str, list[Any]]:
     """Write the query for one event, with the content of its dead letters."""
     letter = "letter.raw, coalesce(letter.detail, '')"
-    return _EVENTS.format(schema=schema, letter=letter, where="event.key = %s"), [key, None]
+    statement = _EVENTS.format(schema=schema, letter=letter, where="event.key = %s", order=_OLDEST_FIRST)
+    return statement, [key, None]
+
+
+def letters_of(schema: str, keys: Iterable[bytes]) -> tuple[str, list[Any]]:
+    """Write the query for the dead letters of events, without their content."""
+    where = "event.key = ANY (%s) AND event.letter AND letter.key IS NOT NULL"
+    return _EVENTS.format(schema=schema, letter=_NO_CONTENT, where=where, order=""), [Bytes(keys), None]
+
+
+def about(schema: str, subject: bytes, limit: int) -> tuple[str, list[Any]]:
+    """Write the query for the events of a conversation or a user, the latest change first."""
+    statement = _EVENTS.format(schema=schema, letter=_NO_CONTENT, where=_ABOUT, order=_NEWEST_FIRST)
+    return statement, [subject, subject, limit]
+
+
+def any_about(schema: str, subject: bytes, limit: int) -> tuple[str, list[Any]]:
+    """Write the query for some events of a conversation or a user, in no order."""
+    return _EVENTS.format(schema=schema, letter=_NO_CONTENT, where=_ABOUT, order=""), [subject, subject, limit]
+
+
+def newest_about(schema: str, subject: bytes, limit: int) -> tuple[str, list[Any]]:
+    """Write the query for entities that had an event of a conversation or a user, the latest change first."""
+    statement, values = entities(schema, subject)
+    return f"{statement} DESC LIMIT %s", [*values, limit]
 
 
 def records(schema: str, keys: Iterable[bytes]) -> tuple[str, list[Any]]:
@@ -57,7 +85,7 @@ def held(schema: str, keys: Iterable[bytes]) -> tuple[str, list[Any]]:
 def matching(schema: str, query: Query) -> tuple[str, list[Any]]:
     """Write a query as a statement and its values."""
     where, values = _conditions(query)
-    statement = _EVENTS.format(schema=schema, letter="NULL::bytea, ''", where=" AND ".join(where))
+    statement = _EVENTS.format(schema=schema, letter=_NO_CONTENT, where=" AND ".join(where), order=_OLDEST_FIRST)
     return statement, [*values, query.limit]
 
 
@@ -93,6 +121,6 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
         where.append("event.changed_us < %s")
         values.append(query.until_us)
     if query.subject is not None:
-        where.append('(event.conversation = %s OR event."user" = %s)')
+        where.append(_ABOUT)
         values += [query.subject, query.subject]
     return where, values

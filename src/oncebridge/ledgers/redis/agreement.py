@@ -39,10 +39,7 @@ class Agreement:
         self._check_layout(int(self._kept[b"layout"]))
         names = {name.decode(): value for name, value in self._kept.items()}
         self.secret = agreed({name: names[name] for name in (SECRET, CHECK) if name in names}, secret)
-        # A cluster chooses the slot by the part in braces.
-        self.prefixes = [
-            f"{base_of(address)}.{shard}}}{LAYOUT}:".encode() for shard in range(int(self._kept[b"shards"]))
-        ]
+        self.prefixes = _prefixes(address, int(self._kept[b"shards"]))
 
     def _check_layout(self, layout: int) -> None:
         """Refuse a ledger whose keys this version would misread; nothing has been written by then."""
@@ -82,6 +79,18 @@ def was_made(address: Address, calls: Calls) -> bool:
     """Return whether there is an agreement; none is written."""
     meta = _meta(address)
     return bool(calls.command(meta, b"EXISTS", meta))
+
+
+def prefixes_of(address: Address, calls: Calls) -> list[bytes]:
+    """Return what the keys of each shard begin with; none if there is no ledger, or one of another layout."""
+    meta = _meta(address)
+    layout, shards = calls.command(meta, b"HMGET", meta, b"layout", b"shards")
+    return _prefixes(address, int(shards)) if layout == b"%d" % LAYOUT else []
+
+
+def _prefixes(address: Address, shards: int) -> list[bytes]:
+    # A cluster chooses the slot by the part in braces.
+    return [f"{base_of(address)}.{shard}}}{LAYOUT}:".encode() for shard in range(shards)]
 
 
 def _meta(address: Address) -> bytes:

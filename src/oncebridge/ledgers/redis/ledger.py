@@ -23,10 +23,11 @@ from oncebridge.ledgers.grants import Seen
 from oncebridge.ledgers.protocol import Entry, longest_unchanged
 from oncebridge.ledgers.redis import examine, wire
 from oncebridge.ledgers.redis.address import read_url
-from oncebridge.ledgers.redis.agreement import Agreement, base_of, was_made
+from oncebridge.ledgers.redis.agreement import Agreement, base_of, prefixes_of, was_made
 from oncebridge.ledgers.redis.calls import Calls, SingleCalls
 from oncebridge.ledgers.redis.cluster import ClusterCalls
 from oncebridge.ledgers.redis.notes import RedisNotes
+from oncebridge.ledgers.redis.pages import RedisPages
 from oncebridge.ledgers.redis.scripts import script
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.grants import Record
-    from oncebridge.ledgers.protocol import Query
+    from oncebridge.ledgers.protocol import Found, LetterGroups, LetterPage, Query
     from oncebridge.ledgers.redis.address import Address
 
 #: A script puts all its writes into one command, and Lua limits the size of that. A chain is not divided, unless it is
@@ -79,6 +80,7 @@ class RedisLedger:
         self._calls: Calls | None = None
         self._agreement: Agreement | None = None
         self.notes = RedisNotes(lambda: self._open_calls, base_of(self.address))
+        self._pages = RedisPages(lambda: self._open_calls, lambda: self._prefixes, self._entries, self._clock)
         self._prefixes: list[bytes] = []
         self._mark = b""
         #: Handlers whose names are stored, as of this number of connections made.
@@ -143,7 +145,16 @@ class RedisLedger:
         self._calls = None
 
     def migrate(self) -> None:
-        """Do nothing: keys are made as they are needed."""
+        """List the dead letters that earlier versions have kept; other keys are made as they are needed."""
+        if self._calls is not None:
+            self._pages.list_all()
+            return
+        calls = _calls(self.address, self._clock)
+        try:
+            prefixes = prefixes_of(self.address, calls)
+            RedisPages(lambda: calls, lambda: prefixes, self._entries, self._clock).list_all()
+        finally:
+            calls.lines.close()
 
     @property
     def _open_calls(self) -> Calls:
@@ -342,6 +353,18 @@ class RedisLedger:
                     newest = read_newest(held.data)
                     if newest.key is not None and query.is_about(newest.conversation, newest.user):
                         yield Entry.of_newest(newest, changed_us=held.changed_us, lease_until_us=held.lease_until_us)
+
+    def letter_page(self, query: Query, *, after: str | None = None, limit: int = 50) -> LetterPage:
+        """Return dead letters, the newest first."""
+        return self._pages.letter_page(query, after, limit)
+
+    def letter_groups(self) -> LetterGroups:
+        """Count dead letters by handler, reason and topic."""
+        return self._pages.letter_groups()
+
+    def about(self, subject: bytes, *, seconds: float) -> Found:
+        """Find what is known of a conversation or a user: what has failed at once, the rest if there is time."""
+        return self._pages.about(subject, seconds)
 
     def _hash_scan(self, key: bytes) -> Iterator[dict[bytes, bytes]]:
         """Scan a hash without blocking the server."""

@@ -44,7 +44,8 @@ _PAGE: Final = ENTRIES.format(
 _GROUPS: Final = """
     SELECT event.handler, letter.reason, event.topic, count(*) AS number
     FROM oncebridge_event AS event JOIN oncebridge_letter AS letter USING (key, handler) WHERE event.letter = 1
-    GROUP BY event.handler, letter.reason, event.topic ORDER BY number DESC, event.handler, letter.reason, event.topic"""
+    GROUP BY event.handler, letter.reason, event.topic
+    ORDER BY number DESC, event.handler, letter.reason, event.topic"""
 #: In the order of their rows, the last one written first: no index has conversations and users.
 _ABOUT: Final = ENTRIES.format(
     letter=NO_CONTENT, where="WHERE event.conversation = ?1 OR event.user = ?1 ORDER BY event.rowid DESC"
@@ -79,35 +80,29 @@ def letter_groups(db: sqlite3.Connection) -> LetterGroups:
 def about(db: sqlite3.Connection, clock: Clock, subject: bytes, seconds: float) -> Found:
     """Read both tables from one end to the other, as far as time allows."""
     until_us = clock.monotonic_us() + int(seconds * 1_000_000)
-    rows: list[Any] = []
-    states: list[Any] = []
-    # The table of entities is the smaller one.
-    complete = all(
-        [
-            _collect(db, _NEWEST, subject, states, clock, until_us),
-            _collect(db, _ABOUT, subject, rows, clock, until_us),
-        ]
-    )
-    return found_of(map(Entry.from_row, rows), _newest(states, subject), complete=complete)
-
-
-def _collect(
-    db: sqlite3.Connection, statement: str, subject: bytes, found: list[Any], clock: Clock, until_us: int
-) -> bool:
-    """Collect rows; False if time ran out, or if there are too many."""
     db.set_progress_handler(lambda: clock.monotonic_us() >= until_us, _STEPS)
+    try:
+        # The table of entities is the smaller one.
+        states, all_states = _collected(db, _NEWEST, subject)
+        rows, all_rows = _collected(db, _ABOUT, subject)
+    finally:
+        db.set_progress_handler(None, 0)
+    return found_of(map(Entry.from_row, rows), _newest(states, subject), complete=all_states and all_rows)
+
+
+def _collected(db: sqlite3.Connection, statement: str, subject: bytes) -> tuple[list[Any], bool]:
+    """Return rows, and whether these are all: time may run out, or there may be too many."""
+    found: list[Any] = []
     try:
         for row in db.execute(statement, (subject,)):
             found.append(row)
             if len(found) > ABOUT_MAX:
-                return False
+                return found, False
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
-        return False
-    finally:
-        db.set_progress_handler(None, 0)
-    return True
+        return found, False
+    return found, True
 
 
 def _newest(rows: list[Any], subject: bytes) -> Iterator[Entry]:

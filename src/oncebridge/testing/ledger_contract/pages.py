@@ -79,13 +79,14 @@ class PageRules(LedgerStage):
     def test_letters_come_in_pages_the_newest_first(self) -> None:
         """Every letter is on one page, as a scan shows it, and the pages lead from the newest to the oldest."""
         assert self.walk() == []
-        for place in range(8):
+        number = 8
+        for place in range(number):
             self.do(self.fact(f"letter {place}", handler="h" * (place % 2)), Outcome.DEAD)
             self.advance(0.001)
         self.do(self.fact("done"))
         self.do(self.fact("to be retried"), Outcome.RETRY)
         shown = list(self.ledger.scan(Query(letters=True)))
-        assert len(shown) == 8
+        assert len(shown) == number
         found = self.walk()
         assert sorted(found, key=lambda entry: entry.changed_us) == shown
         if self.paged.letter_page(Query()).newest_first:
@@ -143,8 +144,8 @@ class PageRules(LedgerStage):
             self.do(replace(gone, redrive=True), Outcome.DISCARD)
         assert page.next is not None
         rest = self.paged.letter_page(Query(), after=page.next, limit=100).entries
-        assert {entry.key for entry in rest} == {ask.key for ask in asks} - {entry.key for entry in page.entries}
-        assert len(rest) == 5
+        left = {ask.key for ask in asks} - {entry.key for entry in page.entries}
+        assert sorted(entry.key for entry in rest) == sorted(left)
 
     def test_pages_hold_letters_as_long_as_they_are_kept(self) -> None:
         """A letter that is being redriven stays on a page; one that is done or discarded is gone from there."""
@@ -177,7 +178,7 @@ class PageRules(LedgerStage):
         assert isinstance(other, ReadsInPages)
         found = other.letter_groups()
         assert found == self.counted_groups()
-        assert found.total == 10
+        assert found.total == sum(group.number for group in found.groups)
         assert found.groups == [
             LetterGroup("", LETTER.reason, FACT_TOPIC, 4),
             LetterGroup("other", LETTER.reason, FACT_TOPIC, 3),

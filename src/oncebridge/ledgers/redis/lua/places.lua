@@ -6,6 +6,10 @@
 --   <prefix>D:B       hash, first bytes of the id -> status, envelope, token: bucket B of event day D
 --   <prefix>e:ID      a settled event without a shared time: its record, which expires by itself
 --   <prefix>n:ENTITY  an entity
+--   <prefix>died      zset, id -> when: dead letters in order
+--   <prefix>heads     hash, id -> the group of a dead letter: handler, reason, topic
+--   <prefix>groups    zset, group -> how many dead letters are in it
+--   <prefix>s:DIGEST  zset, id -> when: events of a conversation or user that have failed; it expires by itself
 --   <prefix>mark      the ledger that this is a shard of: a server that was emptied has none
 --
 -- A day's buckets grow by linear hashing: the number N of buckets determines a record's bucket, and each time FILL more

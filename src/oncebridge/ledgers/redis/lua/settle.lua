@@ -24,12 +24,12 @@ end
 
 -- Code that few calls need is defined only when it is needed, as in claim.lua.
 local function rare()
--- include records entities settle_rare
-return settle_otherwise, chain_in_force, write_entities
+-- include records entities letters settle_rare
+return settle_otherwise, chain_in_force, write_rest
 end
 
 -- Ends that go into buckets take the shortest way.
-local kept, settle_otherwise, chain_in_force, write_entities = {}, nil, nil, nil
+local kept, settle_otherwise, chain_in_force, write_rest = {}, nil, nil, nil
 for i, id in ipairs(ids) do
   local settlement, record = ARGV[BEFORE + i], records[i]
   local status, flags = sub(settlement, 1, 1), byte(settlement, 2)
@@ -38,7 +38,7 @@ for i, id in ipairs(ids) do
   local in_bucket = is_claimed and flag(flags, SHARED) and IN_BUCKETS[status] and not flag(byte(record, 2), LETTER)
   local is_state = flag(flags, CHAIN)
   if not settle_otherwise and (is_state or not in_bucket) then
-    settle_otherwise, chain_in_force, write_entities = rare()
+    settle_otherwise, chain_in_force, write_rest = rare()
   end
   if is_claimed and is_state and not chain_in_force(settlement) then
     kept[i] = 0
@@ -55,7 +55,7 @@ end
 -- Writes that take memory come first: a full server refuses them, and then nothing has been erased.
 if #written > 0 then call('HSET', OPEN, unpack(written)) end
 if #letters > 0 then call('HSET', LETTERS, unpack(letters)) end
-if write_entities then write_entities() end
+if write_rest then write_rest() end
 write_days()
 if #erased > 0 then call('HDEL', OPEN, unpack(erased)) end
 if #letters_erased > 0 then call('HDEL', LETTERS, unpack(letters_erased)) end
