@@ -81,7 +81,7 @@ class RequestRunner:
         self._clock = clock
         self._is_stopping = is_stopping
         self._paused = paused or Paused()
-        self._warn = warn
+        self.warn = warn
         self._keep_us = keep_us
         self._end_seconds = end_seconds
         self._said: set[str] = set()
@@ -89,7 +89,7 @@ class RequestRunner:
         forks.register(self)
 
     def _begin(self) -> None:
-        self._job: _Job | None = None
+        self._at_hand: _RunningRequest | None = None
 
     def before_fork(self) -> None:
         """Do nothing: the request at hand stays the parent's."""
@@ -101,9 +101,9 @@ class RequestRunner:
 
     def look(self, notes: Notes) -> None:
         """Hold on to the request at hand, or look for one and begin; call this every few seconds."""
-        job = self._job
-        if job is not None and not job.ended.is_set():
-            job.write()
+        running = self._at_hand
+        if running is not None and not running.ended.is_set():
+            running.write()
             return
         if self._is_stopping():
             return
@@ -114,25 +114,27 @@ class RequestRunner:
             taken = requests.take(request.id, worker, free, discards=True)
             if taken is not None:
                 actions = ActionLog(notes, self._clock, keep_us=self._keep_us)
-                self._job = job = _Job(self, taken, worker, handlers=names, requests=requests, actions=actions)
-                threads.start([threads.background(job.run, name="oncebridge-requests")])
+                self._at_hand = running = _RunningRequest(
+                    self, taken, worker, handlers=names, requests=requests, actions=actions
+                )
+                threads.start([threads.background(running.run, name="oncebridge-requests")])
                 return
 
     def close(self) -> None:
         """Stop after the letter at hand, and give the request back."""
-        job, self._job = self._job, None
-        if job is not None:
-            job.stop.set()
-            if job.thread != threading.get_ident():  # a handler may close its bridge
-                job.ended.wait(self._end_seconds)
+        running, self._at_hand = self._at_hand, None
+        if running is not None:
+            running.stop.set()
+            if running.thread != threading.get_ident():  # a handler may close its bridge
+                running.ended.wait(self._end_seconds)
 
-    def warn_once(self, words: str) -> None:
-        """Warn, but not again and again."""
-        if words not in self._said:
-            self._said.add(words)
-            self._warn(words)
+    # --- for the request at hand -----------------------------------------------------------------------
 
-    # --- for the job -----------------------------------------------------------------------------------
+    def is_new(self, words: str) -> bool:
+        """Return whether this was not said before."""
+        is_new = words not in self._said
+        self._said.add(words)
+        return is_new
 
     @property
     def clock(self) -> Clock:
@@ -154,7 +156,7 @@ class RequestRunner:
         return handler in self._paused.reasons
 
 
-class _Job:
+class _RunningRequest:
     """One request, being worked off."""
 
     def __init__(
@@ -195,7 +197,9 @@ class _Job:
         except Exception as error:  # noqa: BLE001 - a thread of its own: nobody else could say it
             if forks.generation() == generation:
                 why = error if isinstance(error, OncebridgeError) else type(error).__name__
-                self._runner.warn_once(f"a request to {self._request.what} dead letters waits for another try: {why}")
+                words = f"a request to {self._request.what} dead letters waits for another try: {why}"
+                if self._runner.is_new(words):
+                    self._runner.warn(words)
         finally:
             if forks.generation() == generation:
                 self.ended.set()

@@ -307,9 +307,9 @@ def test_a_cancelled_request_stops_after_the_letter_at_hand(tmp_path, notes_at, 
     with bridge:
         assert begun.wait(30)
         assert requests.cancel(request.id).state == "cancelled"
-        until(bridge._journal._runner._job.stop.is_set)
+        until(bridge._journal._runner._at_hand.stop.is_set)
         gate.set()
-        until(bridge._journal._runner._job.ended.is_set)
+        until(bridge._journal._runner._at_hand.ended.is_set)
         assert len(did) == 1
         assert len([*bridge.dead_letters.list()]) == 49
         assert requests.cancel(request.id) is None
@@ -336,7 +336,7 @@ def test_a_worker_that_closes_gives_its_request_back(tmp_path, notes_at, clock, 
     assert begun.wait(30)
     closing = threading.Thread(target=bridge.close)
     closing.start()
-    until(lambda: bridge._journal._runner._job is None)
+    until(lambda: bridge._journal._runner._at_hand is None)
     gate.set()
     closing.join(30)
     assert len(did) == 1

@@ -171,7 +171,7 @@ def redrive(
         _ask("redrive", letters, yes=yes)  # before signals mean an orderly stop: Ctrl-C has to end the question
         with opened(bridge), progress_bar() as bar:
             ends = _redriven(bridge, bar.track(letters, description="redriving"), force=force)
-            _log(bridge, "redrive", letters, ends)
+            _write_to_log(bridge, "redrive", letters, ends)
     _report(ends, json=json)
 
 
@@ -199,7 +199,7 @@ def discard(
         _ask("discard", letters, yes=yes)
         with progress_bar() as bar:
             ends = [bridge.dead_letters.discard(letter) for letter in bar.track(letters, description="discarding")]
-        _log(bridge, "discard", letters, ends)
+        _write_to_log(bridge, "discard", letters, ends)
     _report(ends, json=json)
 
 
@@ -247,7 +247,7 @@ def _ask(verb: str, letters: Sequence[DeadLetter], *, yes: bool) -> None:
         raise typer.Exit(EXIT_DECLINED)
 
 
-def _log(bridge: Bridge, what: str, letters: Sequence[DeadLetter], ends: Sequence[Result]) -> None:
+def _write_to_log(bridge: Bridge, what: str, letters: Sequence[DeadLetter], ends: Sequence[Result]) -> None:
     if letters:
         others = f" and {len(letters) - 1:,} others" if len(letters) > 1 else ""
         log_action(bridge, what, f"{letters[0].key}{others}", _counted(ends))

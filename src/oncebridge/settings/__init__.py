@@ -161,7 +161,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="whether commands and Lambda functions add up in the ledger what they do, for the console and "
-            "`top`; nothing of a payload is in it"
+            "`top`; nothing of a payload is in it. Without it a worker heeds no pause and takes no request"
         ),
     ] = True
     log_errors: Annotated[
