@@ -90,6 +90,7 @@ class RequestRunner:
 
     def _begin(self) -> None:
         self._at_hand: _RunningRequest | None = None
+        self._is_closed = False
 
     def before_fork(self) -> None:
         """Do nothing: the request at hand stays the parent's."""
@@ -105,7 +106,7 @@ class RequestRunner:
         if running is not None and not running.ended.is_set():
             running.write()
             return
-        if self._is_stopping():
+        if self._is_closed or self._is_stopping():
             return
         requests = Requests(notes, self._clock, keep_us=self._keep_us)
         names, worker = frozenset(self._handlers()), self._worker()
@@ -114,14 +115,25 @@ class RequestRunner:
             taken = requests.take(request.id, worker, free, discards=True)
             if taken is not None:
                 actions = ActionLog(notes, self._clock, keep_us=self._keep_us)
-                self._at_hand = running = _RunningRequest(
-                    self, taken, worker, handlers=names, requests=requests, actions=actions
-                )
-                threads.start([threads.background(running.run, name="oncebridge-requests")])
+                running = _RunningRequest(self, taken, worker, handlers=names, requests=requests, actions=actions)
+                self._begin_with(running)
                 return
 
+    def _begin_with(self, running: _RunningRequest) -> None:
+        """Begin to work a request off, unless another thread has closed this meanwhile."""
+        self._at_hand = running  # before the look below: either this thread sees the other's change, or that one this
+        if self._is_closed:
+            running.never_began()
+        else:
+            threads.start([threads.background(running.run, name="oncebridge-requests")])
+
+    def open(self) -> None:
+        """Take requests again after a close."""
+        self._is_closed = False
+
     def close(self) -> None:
-        """Stop after the letter at hand, and give the request back."""
+        """Stop after the letter at hand, give the request back, and take no more."""
+        self._is_closed = True
         running, self._at_hand = self._at_hand, None
         if running is not None:
             running.stop.set()
@@ -222,6 +234,13 @@ class _RunningRequest:
             if ended is not None:
                 said = f"{ended.said}; by {self._worker}"
                 self._actions.write(who=ended.who, via=ended.via, what=ended.what, about=ended.about, said=said)
+
+    def never_began(self) -> None:
+        """Give it back at once."""
+        try:
+            self._give_back()
+        finally:
+            self.ended.set()
 
     def _give_back(self) -> None:
         self._requests.give_back(self._request.id, self._worker, self._progress)

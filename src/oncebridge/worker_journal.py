@@ -87,6 +87,7 @@ class WorkerJournal:
 
     def look_first(self) -> None:
         """Begin, and know the pauses before the first event; a ledger that is slow is not waited for."""
+        self._runner.open()
         self._writer.look_first()
 
     def delivered(self, results: Sequence[Result]) -> None:
