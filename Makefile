@@ -55,7 +55,7 @@ help: ## List what make can do here
 	@echo
 	@echo "  ARGS='...' is passed on to demo, test and bench; PYTHON=... chooses the Python."
 
-demo: $(VENV)/.wheel ## Run the whole bridge on this machine: simulated traffic, SQLite, live view
+demo: $(if $(findstring --console,$(ARGS)),$(VENV)/.all) $(VENV)/.wheel ## Run the whole bridge on this machine: simulated traffic, SQLite, live view (ARGS=--console: in a browser)
 	@$(BIN)/oncebridge demo $(ARGS)
 
 test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.lambda $(VENV)/.page $(VENV)/.browser $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
@@ -135,6 +135,11 @@ $(VENV)/.uv: requirements/uv.txt tools/find-python
 $(VENV)/.run: requirements/run.txt $(VENV)/.uv
 	@echo "Installing what Oncebridge needs"
 	@$(INSTALL) --require-hashes -r requirements/run.txt
+	@touch $@
+
+$(VENV)/.all: requirements/container.txt $(VENV)/.run
+	@echo "Installing what the console needs"
+	@$(INSTALL) --require-hashes -r requirements/container.txt
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.uv

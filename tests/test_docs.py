@@ -30,6 +30,7 @@ from oncebridge.ledgers.grants import Call, Entity, Record, claim_chain, claim_f
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.settings.reading import declared
+from oncebridge.settings.console import ConsoleSettings
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.settings.sinks.bus import BusSettings
 from oncebridge.settings.sinks.queue import QueueSettings
@@ -48,6 +49,7 @@ GUARANTEES = ROOT / "docs" / "guarantees.md"
 SETTINGS = ROOT / "docs" / "settings.md"
 AWS = ROOT / "docs" / "aws.md"
 CAPTURES = ROOT / "docs" / "captures.md"
+CONSOLE = ROOT / "docs" / "console.md"
 DIAGNOSE = ROOT / "docs" / "diagnose.md"
 HTTP = ROOT / "docs" / "http.md"
 SINKS = ROOT / "docs" / "sinks.md"
@@ -55,7 +57,7 @@ QUESTIONS = ROOT / "docs" / "questions.md"
 CUT_OVER = ROOT / "docs" / "cut-over.md"
 TESTING = ROOT / "docs" / "testing.md"
 MANUAL = [
-    README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, CAPTURES, DIAGNOSE, HTTP, CUT_OVER, QUESTIONS,
+    README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, CAPTURES, CONSOLE, DIAGNOSE, HTTP, CUT_OVER, QUESTIONS,
     TESTING,
 ]  # fmt: skip
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
@@ -353,7 +355,7 @@ def test_links_resolve(path):
         target, _, anchor = link.partition("#")
         file = (path.parent / target).resolve() if target else path
         assert file.exists(), f"{path.name}: {link}"
-        headings = re.findall(r"^#+ (.+)$", read(file) if file.is_file() else "", re.MULTILINE)
+        headings = re.findall(r"^#+ (.+)$", read(file) if file.suffix == ".md" else "", re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert not anchor or anchor in anchors, f"{path.name}: {link}"
 
@@ -430,7 +432,12 @@ def as_written(value: object) -> str:
 def setting_rows() -> list[list[str]]:
     """Return the rows of the table of settings, from their declarations."""
     rows = []
-    tables: dict[str, Any] = {"": settings.Settings(), "retry": RetryPolicy(), "serve": ServeSettings()}
+    tables: dict[str, Any] = {
+        "": settings.Settings(),
+        "retry": RetryPolicy(),
+        "serve": ServeSettings(),
+        "console": ConsoleSettings(),
+    }
     for name, start in settings.VARIABLES.items():
         for setting, type_ in settings.known_settings(name).items():
             said = metadata(type_)

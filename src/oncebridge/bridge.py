@@ -21,7 +21,6 @@ from oncebridge.engine.runner import check_transaction
 from oncebridge.engine.runs import Closed
 from oncebridge.engine.unhandled import Unhandled
 from oncebridge.errors import ConfigurationError
-from oncebridge.genesys_topics import is_known, looks_like_one, nearest
 from oncebridge.handlers import Handlers, uncalled
 from oncebridge.ledgers import DAY_US, ledger_from_url, scheme_of
 from oncebridge.ledgers.notes import KeepsNotes
@@ -157,10 +156,7 @@ class Bridge:
             )
 
     def beside(self, *, with_handlers: bool) -> Bridge:
-        """Return a bridge on the same ledger, by connections of its own, that gets no deliveries.
-
-        For pages that are looked at beside a worker: nothing that they read delays it.
-        """
+        """Return a bridge on the same ledger by connections of its own, for pages: no worker waits for their reads."""
         settings = replace(self.settings, journal=False)
         if not with_handlers:
             settings = replace(settings, sinks=(), downstream_url=None, shadow=False)
@@ -426,22 +422,12 @@ class Bridge:
                 self._flow = self._make_flow()
             return self._flow
 
-    def _warn_of_topics(self) -> None:
-        """Warn of handlers that may never get an event, because their pattern matches no known topic."""
-        own = [profile.topic for profile in self.settings.profiles]
-        for pattern in dict.fromkeys(handler.pattern for handler in self.handlers):
-            # A user's own topics are unknown here, and right.
-            if not is_known(pattern, own) and looks_like_one(pattern):
-                near = nearest(pattern)
-                meant = f"; did you mean {near}?" if near else ""
-                self.telemetry.warn(f"handler for {pattern}: no known topic of Genesys matches{meant}", topic=pattern)
-
     def _make_flow(self) -> Flow:
         self.add_downstream()
         observe_with_otel(self.telemetry, self._clock, self.known_topics)
         if self._unhandled is None:  # a ledger that is reopened repeats no warnings
             self._unhandled = Unhandled(self.telemetry, self.settings.unhandled, self.known_topics)
-            self._warn_of_topics()
+            self._unhandled.warn_of_patterns(self.handlers, self.settings.profiles)
             if self.settings.shadow:
                 self.telemetry.warn("shadow: events are judged, counted and acknowledged, and no handler is called")
         secret = reach(self._breaker, lambda: self.ledger.open(self.settings.secret))

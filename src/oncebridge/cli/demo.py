@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from oncebridge.cli.demo_console import show_console
 from oncebridge.cli.demo_road import HANG_AT, Road
 from oncebridge.cli.demo_worker import CRM
 from oncebridge.cli.output import COLOURS, coloured, results, write_json
@@ -58,9 +59,19 @@ def demo(
     *,
     conversations: Annotated[int, typer.Option(help="How much traffic; about 45 deliveries each.", min=5)] = 60,
     seed: Annotated[int, typer.Option(help="The same seed gives the same traffic.")] = 7,
+    console: Annotated[
+        bool, typer.Option("--console", help="Let traffic go on, and show it in a browser, until stopped.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="The console's port; 0 takes a free one.", min=0, max=65_535)] = 8090,
+    seconds: Annotated[
+        float | None, typer.Option(help="End the console after so long.", min=1, show_default="when stopped")
+    ] = None,
     json: JSONOption = False,
 ) -> None:
     """Show the whole bridge on this machine: traffic, verdicts, a killed worker, the books."""
+    if console:
+        show_console(seed, port, seconds)
+        return
     deliveries = list(simulate(conversations, seed))
     with tempfile.TemporaryDirectory(prefix="oncebridge-demo-") as directory:
         path = Path(directory) / "once.db"

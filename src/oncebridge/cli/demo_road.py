@@ -14,7 +14,7 @@ import msgspec
 from oncebridge.cli.demo_worker import HANGING, work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from multiprocessing.process import BaseProcess
 
     from oncebridge.clock import Clock
@@ -46,9 +46,17 @@ class Road:
     """At-least-once delivery in miniature."""
 
     def __init__(
-        self, deliveries: Iterator[Delivery], url: str, lease_seconds: float, clock: Clock, *, per_second: float | None
+        self,
+        deliveries: Iterator[Delivery],
+        url: str,
+        lease_seconds: float,
+        clock: Clock,
+        *,
+        per_second: float | None,
+        work: Callable[[str, float, Connection], None] = work,
     ) -> None:
-        """Take the traffic, where the workers' ledger is, and how fast to send; None is as fast as it goes."""
+        """Take the traffic, the workers' ledger, what they do, and how fast to send; None is as fast as it goes."""
+        self._work = work
         self._deliveries = deliveries
         self._url = url
         self._lease_seconds = lease_seconds
@@ -69,7 +77,7 @@ class Road:
     def start(self, name: str) -> Worker:
         """Start one more worker."""
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(self._url, self._lease_seconds, theirs), daemon=True)
+        process = self._context.Process(target=self._work, args=(self._url, self._lease_seconds, theirs), daemon=True)
         process.start()
         theirs.close()
         worker = Worker(name, process, ours, [])

@@ -181,7 +181,7 @@ class ConsoleRoutes:
             raise Refused(HTTPStatus.NOT_FOUND, f"{error}.") from None
         except LedgerUnavailable as error:
             # The message names the server, which only the log may.
-            self._telemetry.warn(f"console: {error}")
+            self._telemetry.warn(f"console: pages are not answered: {error}")
             said = "The ledger is out of reach; nothing is known meanwhile. The log of this process says more."
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, said) from None
         except ConfigurationError as error:

@@ -34,7 +34,7 @@ class ConsoleApplication:
         try:
             self._opened()
         except LedgerUnavailable as error:
-            self._bridge.telemetry.warn(f"console: {error}")
+            self._bridge.telemetry.warn(f"console: pages are not answered: {error}")
 
     def close(self) -> None:
         """Close the ledger."""
@@ -67,7 +67,7 @@ class ConsoleApplication:
         try:
             application = await asyncio.to_thread(self._opened) if application is None else application
         except LedgerUnavailable as error:
-            self._bridge.telemetry.warn(f"console: {error}")
+            self._bridge.telemetry.warn(f"console: pages are not answered: {error}")
             response = PlainTextResponse("The ledger is out of reach; load this again in a while.\n", 503)
             await response(scope, receive, send)
             return
@@ -89,6 +89,6 @@ def check_console(settings: Settings, host: str, *, is_loopback: bool) -> None:
     if not is_loopback and not (console.operator_keys or console.reader_keys):
         raise ConfigurationError(
             f"host: {host} can be reached from elsewhere, and the console has no keys; name keys by where they are, as "
-            'operator_keys = ["env:ONCEBRIDGE_OPERATOR_KEY"] in [console] of the settings or in '
+            'operator_keys = ["env:OPERATOR_KEY"] in [console] of the settings or in '
             "ONCEBRIDGE_CONSOLE_OPERATOR_KEYS, or listen on 127.0.0.1"
         )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from oncebridge.genesys_topics import is_known, looks_like_one, nearest
 from oncebridge.telemetry.counting import OTHER, Topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from oncebridge.handlers import Handler
     from oncebridge.telemetry import Telemetry
+    from oncebridge.topics import Profile
 
 #: What happens to an event that no handler takes, as settings name it.
 ACKNOWLEDGE: Final = "acknowledge"
@@ -43,3 +46,13 @@ class Unhandled:
             return
         name = "an event's topic" if label == OTHER else label
         self._telemetry.warn(f"no handler takes {name}: {self._then}", topic=label)
+
+    def warn_of_patterns(self, handlers: Iterable[Handler], profiles: Iterable[Profile]) -> None:
+        """Warn of handlers that may never get an event, because their pattern matches no known topic."""
+        own = [profile.topic for profile in profiles]
+        for pattern in dict.fromkeys(handler.pattern for handler in handlers):
+            # A user's own topics are unknown here, and right.
+            if not is_known(pattern, own) and looks_like_one(pattern):
+                near = nearest(pattern)
+                meant = f"; did you mean {near}?" if near else ""
+                self._telemetry.warn(f"handler for {pattern}: no known topic of Genesys matches{meant}", topic=pattern)

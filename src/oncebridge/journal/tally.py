@@ -27,6 +27,8 @@ LATEST: Final = 100
 USUAL_OF_BATCH: Final = 2
 USUAL: Final = 10
 WAITING_MAX: Final = 10_000
+#: How long after its next try is due a delivery that did not come again here still counts as waiting.
+GONE_MS: Final = 30_000
 #: Rows of one write; a worker with more than that counts the rest under one topic.
 ROWS_MAX: Final = 400
 OTHER: Final = "other"
@@ -49,8 +51,8 @@ class Tally:
         self._clock = clock
         self._lock = threading.Lock()
         self._clear()
-        #: Deliveries that were handed back: by key, when they first were, in milliseconds.
-        self._waiting: dict[str | None, int] = {}
+        #: Deliveries that were handed back: by key, when they first were, and until when they count as waiting here.
+        self._waiting: dict[str | None, tuple[int, int]] = {}
         forks.register(self)
 
     def _clear(self) -> None:
@@ -86,8 +88,9 @@ class Tally:
                     self._note_waiting(result, now_ms)
 
     def _note_waiting(self, result: Result, now_ms: int) -> None:
-        if len(self._waiting) < WAITING_MAX:
-            self._waiting.setdefault(result.key, now_ms)
+        since_ms, _ = self._waiting.get(result.key, (now_ms, 0))
+        if len(self._waiting) < WAITING_MAX or since_ms < now_ms:
+            self._waiting[result.key] = since_ms, now_ms + 2 * result.retry_in_us // 1000 + GONE_MS
 
     def settled(self, settled: Sequence[tuple[Task, bool]]) -> None:
         """Add claims that were settled, each with whether it was still in force."""
@@ -100,8 +103,11 @@ class Tally:
 
     def waiting(self) -> tuple[int, int | None]:
         """Return how many deliveries wait for their next try, and since when the oldest does."""
+        now_ms = self._clock.now_us() // 1000
         with self._lock:
-            return len(self._waiting), min(self._waiting.values(), default=None)
+            # One that does not come again in time has gone to another worker, which counts it if it waits there.
+            self._waiting = {key: times for key, times in self._waiting.items() if times[1] > now_ms}
+            return len(self._waiting), min((since_ms for since_ms, _ in self._waiting.values()), default=None)
 
     def take(self) -> Taken:
         """Return what was added up, and start over."""
