@@ -29,8 +29,8 @@ from oncebridge.errors import OncebridgeError
 from oncebridge.ledgers.grants import Call, Entity, Record, claim_chain, claim_fact, settle_claim
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
-from oncebridge.settings.reading import declared
 from oncebridge.settings.console import ConsoleSettings
+from oncebridge.settings.reading import declared
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.settings.sinks.bus import BusSettings
 from oncebridge.settings.sinks.queue import QueueSettings
@@ -57,8 +57,8 @@ QUESTIONS = ROOT / "docs" / "questions.md"
 CUT_OVER = ROOT / "docs" / "cut-over.md"
 TESTING = ROOT / "docs" / "testing.md"
 MANUAL = [
-    README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, CAPTURES, CONSOLE, DIAGNOSE, HTTP, CUT_OVER, QUESTIONS,
-    TESTING,
+    README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, CAPTURES, CONSOLE, DIAGNOSE, HTTP, CUT_OVER,
+    QUESTIONS, TESTING,
 ]  # fmt: skip
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 OTHERS = ["docs/ledgers.md", "docs/runbook.md", "docs/upgrading.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
