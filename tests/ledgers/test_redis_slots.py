@@ -64,7 +64,8 @@ class Slots:
 
     def move_keys(self, slot, source, target, number):
         """Move so many keys, and tell whether there were any."""
-        keys = self.clients[source].execute_command("CLUSTER GETKEYSINSLOT", slot, number)
+        # In two words: by the other name the client would read the names of keys as text.
+        keys = self.clients[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, number)
         if keys:
             move = ["MIGRATE", "127.0.0.1", self.ports[target], "", 0, 5000, "REPLACE", "KEYS", *keys]
             self.clients[source].execute_command(*move)
