@@ -43,7 +43,7 @@ def _handler(row: HandlerRow, pause: Pause | None, viewer: Viewer) -> Markup:
         ("what", text(row.kind) or "not known"),
         ("topics", joined((topic(text(one)) for one in row.topics[:20]), " ") if row.topics else "not known"),
         ("rate", f"{tried / 60:,.1f} a minute over the last hour"),
-        ("time", "not called" if row.mean_ms is None else f"{span(row.mean_ms)} on average"),
+        ("time", "not called" if row.mean_ms is None else f"{span(max(1, row.mean_ms))} on average, or less"),
         ("ends", _ends(row, tried)),
         ("workers", counted(row.workers, "running worker has it", "running workers have it")),
         ("can wait", joined((text(one) for one in row.holds), "; ") if row.holds else "not known"),
