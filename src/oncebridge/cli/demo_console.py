@@ -41,9 +41,7 @@ def show_console(seed: int, port: int, seconds: float | None) -> None:
         road = Road(_endless(seed, clock), url, LEASE_SECONDS, clock, per_second=PER_SECOND, work=work_for_console)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with _console(url, port):
-            say(
-                "a worker is killed every 45 s; the receiver called warehouse fails for 20 s of each minute, now and then"
-            )
+            say("a worker is killed every 45 s, and the receiver called warehouse fails now and then")
             _drive(road, clock, seconds)
     results.print(f"{road.received:,} deliveries, the books: {dict(road.columns)}", markup=False)
 

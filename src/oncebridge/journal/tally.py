@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -32,7 +33,13 @@ GONE_MS: Final = 30_000
 #: Rows of one write; a worker with more than that counts the rest under one topic.
 ROWS_MAX: Final = 400
 OTHER: Final = "other"
+#: The end of a claim that was no longer in force.
+LOST: Final = "lost"
+# A member of an enumeration takes longer to look up than everything else that is done with a result here.
+_DONE: Final = Outcome.DONE
+_BUSY: Final = Verdict.BUSY
 _HANDED_BACK: Final = (Outcome.RETRY, Outcome.RELEASE)
+_counted_by: Final = attrgetter("topic", "verdict", "outcome")
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -57,7 +64,7 @@ class Tally:
 
     def _clear(self) -> None:
         self._delivered: Counter[tuple[str | None, Verdict, Outcome | None]] = Counter()
-        self._settled: Counter[tuple[str, str, str]] = Counter()
+        self._settled: dict[tuple[str, str, str], int] = {}
         self._took_us: dict[str, int] = {}
         self._latest: deque[tuple[int, Result]] = deque(maxlen=LATEST)
         self._usual: deque[tuple[int, Result]] = deque(maxlen=USUAL)
@@ -76,15 +83,17 @@ class Tally:
         """Add the results of a batch."""
         now_ms = self._clock.now_us() // 1000
         with self._lock:
-            self._delivered.update([(result.topic, result.verdict, result.outcome) for result in results])
-            unusual = [one for one in results if one.outcome is not Outcome.DONE]
-            self._usual.extend([(now_ms, one) for one in results[-USUAL_OF_BATCH:] if one.outcome is Outcome.DONE])
+            self._delivered.update(map(_counted_by, results))
+            unusual = [one for one in results if one.outcome is not _DONE]
+            self._usual.extend([(now_ms, one) for one in results[-USUAL_OF_BATCH:] if one.outcome is _DONE])
             self._latest.extend([(now_ms, one) for one in unusual[-LATEST_OF_BATCH:]])
-            if self._waiting:
-                for key in [result.key for result in results if result.acknowledged]:
-                    self._waiting.pop(key, None)
+            waiting = self._waiting
+            if waiting:
+                for result in results:
+                    if result.key in waiting and result.acknowledged:
+                        del waiting[result.key]
             for result in unusual:
-                if result.outcome in _HANDED_BACK or result.verdict is Verdict.BUSY:
+                if result.outcome in _HANDED_BACK or result.verdict is _BUSY:
                     self._note_waiting(result, now_ms)
 
     def _note_waiting(self, result: Result, now_ms: int) -> None:
@@ -95,10 +104,12 @@ class Tally:
     def settled(self, settled: Sequence[tuple[Task, bool]]) -> None:
         """Add claims that were settled, each with whether it was still in force."""
         with self._lock:
-            self._settled.update([(task.ask.topic, task.ask.handler, _end(task, ok)) for task, ok in settled])
-            took_us = self._took_us
-            for task, _ in settled:
-                handler = task.ask.handler
+            ends, took_us = self._settled, self._took_us
+            for task, ok in settled:
+                ask, ended = task.ask, task.ended
+                handler = ask.handler
+                end = ask.topic, handler, ended.outcome if ok and ended is not None else LOST
+                ends[end] = ends.get(end, 0) + 1
                 took_us[handler] = took_us.get(handler, 0) + task.took_us
 
     def waiting(self) -> tuple[int, int | None]:
@@ -144,11 +155,6 @@ class Tally:
             conversation=result.conversation,
             user=result.user,
         )
-
-
-def _end(task: Task, ok: bool) -> str:
-    ended = task.ended
-    return ended.outcome if ok and ended is not None else "lost"
 
 
 def _by_time(one: tuple[int, Any]) -> int:
