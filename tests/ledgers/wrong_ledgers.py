@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from ledgers.mistakes_in_pages import PAGE_MISTAKES
 from oncebridge.claim import Status
 from oncebridge.errors import ClaimLost
 from oncebridge.ledgers.sqlite.ledger import SQLiteLedger
@@ -151,6 +152,7 @@ NOTE_MISTAKES = [
 
 VERB_MISTAKES = [
     *NOTE_MISTAKES,
+    *PAGE_MISTAKES,
     (
         "attempts from nought",
         "claim",

@@ -139,7 +139,7 @@ class PageRules(LedgerStage):
         asks = self.facts(9)
         self.die(*asks)
         page = self.paged.letter_page(Query(), limit=4)
-        for entry in page.entries:
+        for entry in page.entries[1:]:
             (gone,) = [ask for ask in asks if ask.key == entry.key]
             self.do(replace(gone, redrive=True), Outcome.DISCARD)
         assert page.next is not None
