@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgers.on_postgres import claim, key, opened, run, take
+from ledgers.on_postgres import LETTER, claim, key, opened, run, take
 from oncebridge.claim import Ask, Outcome, Settlement
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
@@ -74,6 +74,13 @@ def work(url):
         with ledger.transaction(Settlement(take(ledger, 2), Outcome.DONE)):
             pass
         assert ledger.purge(older_than_us=0) == 2
+        held = take(ledger, 3)
+        assert all(ledger.settle([Settlement(held, Outcome.DEAD, letter=LETTER)]))
+        assert ledger.letter_groups().total == 1
+        again = take(ledger, 3, redrive=True)
+        assert all(ledger.settle([Settlement(again, Outcome.DONE)]))
+        assert ledger.letter_groups().total == 0
+        assert ledger.purge(older_than_us=0) == 1
 
 
 def look(url):
@@ -82,6 +89,9 @@ def look(url):
         assert list(ledger.get(key(1))) == []
         assert list(ledger.scan(Query())) == []
         assert ledger.counts() == {}
+        assert ledger.letter_page(Query()).entries == []
+        assert ledger.letter_groups().complete
+        assert ledger.about(key(1), seconds=10).complete
 
 
 def test_the_grants_are_enough(roles):
