@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -546,12 +547,35 @@ def test_the_rights_that_the_docs_name_are_enough(tmp_path):
             do(ledger, [Ask(key=bytes([9] * 16), topic="t")], Outcome.RETRY)
             assert ledger.get(bytes(16))
             assert len(list(ledger.scan(Query()))) == 1
+            do(ledger, [Ask(key=bytes([8] * 16), topic="t", user=bytes(16))], Outcome.DEAD)
+            assert [len(ledger.letter_page(Query()).entries), ledger.letter_groups().total] == [1, 1]
+            assert len(ledger.about(bytes(16), seconds=10).entries) == 1
+            ledger.migrate()
+            ledger.notes.add_counts({"page": {"a": 1}}, keep_us=HOUR_MS * 1000)
+            ledger.notes.write_notes("page", {"a": b"1"}, keep_us=HOUR_MS * 1000, newest=1)
+            assert ledger.notes.swap_note("page", "a", b"1", None, keep_us=HOUR_MS * 1000)
+            assert ledger.notes.read_notes("page") == []
             assert list(ledger.scan(Query(entities=True))) == []
             assert ledger.counts()[Status.DONE] == 201
             assert ledger.purge(older_than_us=0) == 201
             assert {one.level for one in ledger.examine()} == {Level.GOOD}
         with pytest.raises(LedgerRefused, match="may not"):
             RedisLedger(server.url.replace("//", "//modest:modest@") + "?name=other").open(None)
+
+
+def test_a_user_who_may_not_list_letters_can_still_settle(tmp_path):
+    """Without the rights for pages everything ends as it should; later somebody who has them lists the letters."""
+    with running_valkey(tmp_path) as server, server.client() as client:
+        client.execute_command("ACL", "SETUSER", "old", "on", ">old", "~ob:{main*", "+@all", "-@sortedset")
+        asks = [Ask(key=bytes([n] * 16), topic="t", user=bytes(16)) for n in range(4)]
+        with opened(server.url.replace("//", "//old:old@")) as ledger:
+            do(ledger, asks[:2], Outcome.DEAD)
+            do(ledger, asks[2:3], Outcome.RETRY)
+            do(ledger, [msgspec.structs.replace(asks[0], redrive=True)], Outcome.DISCARD)
+            assert ledger.counts() == {Status.DEAD: 1, Status.RETRY: 1, Status.DISCARD: 1}
+        with opened(server.url) as ledger:
+            assert [entry.key for entry in ledger.letter_page(Query()).entries] == [asks[1].key]
+            assert ledger.letter_groups().complete
 
 
 def test_a_plain_server_behind_a_tls_address_is_told(valkey):

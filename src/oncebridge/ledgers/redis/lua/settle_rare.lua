@@ -63,9 +63,10 @@ local function write_entities()
   end
 end
 
+-- Lists are for people: whatever goes wrong with them, such as a user who may not write them, an end is an end.
 local function write_rest()
   write_entities()
-  write_lists()
+  pcall(write_lists)
 end
 
 -- List an event that has failed by its conversation and user. Each try that follows finds it listed.
@@ -97,7 +98,7 @@ local function settle_otherwise(settlement, id, record, is_claimed)
   if not is_claimed then return is_repeat(settlement, id, record) and 1 or 0 end
   local status, flags = sub(settlement, 1, 1), byte(record, 2)
   local attempts, again = unpack_struct('>H', record, ATTEMPTS_AT), 0
-  if status == DEAD or (attempts == 0 and not SETTLED[status]) then list_subjects(id, record) end
+  if status == DEAD or (attempts == 0 and not SETTLED[status]) then pcall(list_subjects, id, record) end
   if status == RETRY then
     attempts, again = attempts + 1, NOW + unpack_struct('>d', settlement, extra_at(settlement))
   elseif status == DEAD then
@@ -105,11 +106,11 @@ local function settle_otherwise(settlement, id, record, is_claimed)
     if not flag(flags, LETTER) then flags = flags + LETTER end
     letters[#letters + 1] = id
     letters[#letters + 1] = sub(settlement, extra_at(settlement) + 4, letter_end(settlement))
-    list_letter(id, record, letters[#letters], NOW + #letters / 2)
+    pcall(list_letter, id, record, letters[#letters], NOW + #letters / 2)
   elseif SETTLED[status] and flag(flags, LETTER) then
     flags = flags - LETTER
     letters_erased[#letters_erased + 1] = id
-    unlist_letter(id)
+    pcall(unlist_letter, id)
   end
   local ended = status .. char(flags) .. pack('>H', attempts) .. NO_NONCE
     .. sub(record, TOKEN_AT, LEASE_AT - 1) .. pack('>ddd', 0, NOW, again) .. sub(record, ENVELOPE_AT)
