@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote
@@ -11,7 +12,7 @@ from urllib.parse import parse_qsl, quote
 from msgspec.structs import replace
 
 from oncebridge.console.access import COOKIE, KEY_MAX, Access, LoginLimit
-from oncebridge.console.layout import PREFIX, SCRIPT, STYLE, Page, Viewer, document
+from oncebridge.console.layout import PREFIX, SCRIPT, STYLE, Page, Viewer, document, text
 from oncebridge.console.pages.deliveries import deliveries_page, filter_of
 from oncebridge.console.pages.entrance import login_page, trouble_page
 from oncebridge.console.pages.handlers import handlers_page, pause_page
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 FORM_MAX: Final = 1_048_576
 FIELDS_MAX: Final = 2000
+CURSOR_MAX: Final = 2000
 #: How many pages are read at a time; the rest wait.
 AT_ONCE: Final = 4
 ICON: Final = (
@@ -67,6 +69,11 @@ _FILES: Final = {
     "script.js": ("text/javascript; charset=utf-8", SCRIPT),
     "icon.svg": ("image/svg+xml", ICON),
 }
+
+#: Where a login may lead; as in an address, where everything else is written with %.
+_OURS: Final = re.compile(rf"{PREFIX}(/[A-Za-z0-9%_.,~-]+)*/?", re.ASCII)
+
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::[0-9]*)?", re.ASCII)
 
 Form: TypeAlias = "dict[str, list[str]]"
 #: Answers somebody who was let in; runs in a thread.
@@ -146,6 +153,18 @@ class ConsoleRoutes:
         ]
         return [Route(PREFIX, self._to_first), Mount(PREFIX, routes=inside)]
 
+    async def on_other(self, _: Request, error: Exception) -> Response:
+        """Answer what has no route, or none for its method."""
+        status = HTTPStatus(getattr(error, "status_code", HTTPStatus.NOT_FOUND))
+        response = _trouble(status, "There is no such page.")
+        response.headers.update(getattr(error, "headers", None) or {})
+        return response
+
+    async def on_error(self, _: Request, error: Exception) -> Response:
+        """Answer where even the frame around the answers has failed."""
+        self._telemetry.warn(f"console: unexpected {type(error).__name__} at {_place_of(error)}")
+        return _trouble(HTTPStatus.INTERNAL_SERVER_ERROR, "Something unexpected; the log says where.")
+
     # --- around every answer ---------------------------------------------------------------------------------
 
     def _for(
@@ -168,7 +187,8 @@ class ConsoleRoutes:
                     response = await asyncio.to_thread(self._answered, answer, request, session, form)
             except Refused as refused:
                 return _trouble(refused.status, refused.said)
-            if not self._access.needs_key and COOKIE not in request.cookies:
+            # Also where there is an old one: of another console on this machine, or of a session that has ended.
+            if not self._access.needs_key and self._access.read(request.cookies.get(COOKIE)) is None:
                 self._set_cookie(request, response, self._access.cookie(session))
             return response
 
@@ -210,17 +230,16 @@ class ConsoleRoutes:
 
     def _check_host(self, request: Request) -> None:
         """Without keys only this machine may look: not a site elsewhere whose name suddenly leads here."""
-        host = request.url.hostname or ""
+        # As it was sent: starlette puts the address of this machine in place of a name that it finds odd, such as a_b.
+        named = _HOST.fullmatch(request.headers.get("host", "127.0.0.1"))
+        host = named[1].strip("[]") if named else ""
         if self._access.needs_key or _is_loopback(host) or host in self._hosts:
             return
         raise Refused(HTTPStatus.FORBIDDEN, "Without keys the console answers at 127.0.0.1 and localhost alone.")
 
     def _check_form(self, request: Request, session: Session, form: Form) -> None:
         """Refuse what another site has sent in the name of somebody who is logged in here."""
-        site = request.headers.get("sec-fetch-site", "same-origin")
-        origin = request.headers.get("origin")
-        is_own = origin is None or origin.partition("://")[2] == request.headers.get("host", "")
-        if site not in ("same-origin", "none") or not is_own or not self._access.is_token(session, _one(form, "token")):
+        if not _is_own(request) or not self._access.is_token(session, _one(form, "token")):
             raise Refused(HTTPStatus.FORBIDDEN, "This form is not one of ours, or is too old: load the page again.")
 
     # --- the entrance ----------------------------------------------------------------------------------------
@@ -229,7 +248,7 @@ class ConsoleRoutes:
         return _redirect(f"{PREFIX}/")
 
     def _to_login(self, request: Request) -> Response:
-        next_ = request.url.path if request.method == "GET" else f"{PREFIX}/"
+        next_ = quote(request.scope["path"]) if request.method == "GET" else f"{PREFIX}/"
         return _redirect(f"{PREFIX}/login?next={quote(next_)}")
 
     async def _login(self, request: Request) -> Response:
@@ -240,7 +259,7 @@ class ConsoleRoutes:
             form = await _form(request)
         except Refused as refused:
             return _trouble(refused.status, refused.said)
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if not _is_own(request):
             return _trouble(HTTPStatus.FORBIDDEN, "Log in on the page itself.")
         peer = request.client.host if request.client else ""
         next_ = _next(_one(form, "next"))
@@ -289,7 +308,7 @@ class ConsoleRoutes:
         return _page(now_page(console.overview(), console.latest(), console.letter_groups(), viewer), viewer)
 
     def _deliveries(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        chosen, below = filter_of(request.query_params), request.query_params.get("below")
+        chosen, below = filter_of(request.query_params), _cursor(request, "below")
         found, next_ = self._console.deliveries(chosen, below)
         return _page(deliveries_page(found, next_, chosen, viewer, is_first=below is None), viewer)
 
@@ -313,7 +332,7 @@ class ConsoleRoutes:
         return self._console.about_subject(at) if is_subject else self._console.about_keys(at)
 
     def _letters(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        chosen, after = LettersChosen.of(request.query_params), request.query_params.get("after")
+        chosen, after = LettersChosen.of(request.query_params), _cursor(request, "after")
         found = self._console.letter_page(chosen, after)
         groups = self._console.letter_groups() if after is None else None
         page = letters_page(found.entries, found.next, groups, chosen, viewer, is_first=after is None)
@@ -326,6 +345,9 @@ class ConsoleRoutes:
         letters = self._console.letter(request.path_params["key"])
         if not letters:
             return _redirect(f"{PREFIX}/event/{quote(request.path_params['key'])}")
+        if with_payload:
+            # Written first: what is shown and not logged cannot be taken back.
+            self._console.log(viewer.session.who, "show", letters[0].key, "payload and error shown")
         return _page(letter_page(letters, viewer, with_payload=with_payload), viewer)
 
     def _requests(self, _: Request, viewer: Viewer, __: Form) -> Response:
@@ -344,7 +366,7 @@ class ConsoleRoutes:
         return _page(doctor_page(self._console.examined()), viewer)
 
     def _log(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        actions, below = self._console.actions.read(below=request.query_params.get("below"))
+        actions, below = self._console.actions.read(below=_cursor(request, "below"))
         return _page(log_page(actions, below, viewer), viewer)
 
     # --- acting ----------------------------------------------------------------------------------------------
@@ -374,9 +396,6 @@ class ConsoleRoutes:
         return _redirect(f"{PREFIX}/requests/{request.id}")
 
     def _payload(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        key = request.path_params["key"]
-        # Written first: what is shown and not logged cannot be taken back.
-        self._console.log(viewer.session.who, "show", key, "payload and error shown")
         return self._one_letter(request, viewer, with_payload=True)
 
     def _cancel(self, request: Request, viewer: Viewer, _: Form) -> Response:
@@ -412,6 +431,14 @@ def _check_role(session: Session) -> None:
         raise Refused(HTTPStatus.FORBIDDEN, "Your key lets you look, and not act; ask an operator.")
 
 
+def _is_own(request: Request) -> bool:
+    """Return whether a form was sent from a page of this site, as far as the browser says so."""
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    origin = request.headers.get("origin")
+    is_ours = origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+    return is_ours and site in ("same-origin", "none")
+
+
 async def _form(request: Request) -> Form:
     """Read the fields of a form."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
@@ -424,8 +451,8 @@ async def _form(request: Request) -> Form:
         parts.append(part)
     try:
         # Errors replaced: what is no UTF-8 matches nothing.
-        text = b"".join(parts).decode("ascii", errors="replace")
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="replace")
+        sent = b"".join(parts).decode("ascii", errors="replace")
+        pairs = parse_qsl(sent, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="replace")
     except ValueError:
         raise Refused(HTTPStatus.BAD_REQUEST, "The form has too many fields.") from None
     form: Form = {}
@@ -436,6 +463,14 @@ async def _form(request: Request) -> Form:
 
 def _one(form: Form, name: str) -> str:
     return form.get(name, [""])[0]
+
+
+def _cursor(request: Request, name: str) -> str | None:
+    """Return where a page begins; one that no page of ours has written is refused before a ledger sees it."""
+    given = request.query_params.get(name)
+    if given is not None and not (len(given) <= CURSOR_MAX and given.isascii() and given.isprintable()):
+        raise Refused(HTTPStatus.BAD_REQUEST, "There is no such page: begin at the first one.")
+    return given
 
 
 def _chosen(form: Form) -> LettersChosen:
@@ -450,8 +485,7 @@ def _what(word: str) -> str:
 
 def _next(path: str | None) -> str:
     """Return where to go after the login: a page of ours, and nowhere else."""
-    is_ours = path is not None and path.startswith(f"{PREFIX}/") and not set(path) & set("\\\r\n") and "//" not in path
-    return path if is_ours and path is not None else f"{PREFIX}/"
+    return path if path is not None and _OURS.fullmatch(path) else f"{PREFIX}/"
 
 
 def _is_loopback(host: str) -> bool:
@@ -465,11 +499,11 @@ def _page(page: Page, viewer: Viewer) -> Response:
     return _html(document(page, viewer))
 
 
-def _html(text: str, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:
+def _html(written: str, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:
     from starlette.responses import Response
 
     # Texts from outside may hold halves of surrogate pairs, which are no UTF-8.
-    body = text.encode("utf-8", errors="replace")
+    body = written.encode("utf-8", errors="replace")
     return Response(body, status.value, {**HEADERS, **(headers or {})}, media_type="text/html; charset=utf-8")
 
 
@@ -480,7 +514,7 @@ def _redirect(to: str) -> Response:
 
 
 def _trouble(status: HTTPStatus, said: str) -> Response:
-    return _html(trouble_page(status.phrase, said), status)
+    return _html(trouble_page(status.phrase, text(said)), status)
 
 
 def _place_of(error: BaseException) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "/console"
 #: A longer text from outside is cut where it is shown; whole it is where the command shows it.
 TEXT_MAX: Final = 400
+#: A command with every filter, each quoted for a shell: one that is cut would be another command.
+COMMAND_MAX: Final = 20_000
 #: How often a page that is looked at is brought up to date.
 LIVE_SECONDS: Final = 5
 

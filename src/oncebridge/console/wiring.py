@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from oncebridge.console.app import ConsoleRoutes
+from oncebridge.console.app import HEADERS, ConsoleRoutes
 from oncebridge.console.reading import Console
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 
@@ -49,13 +49,17 @@ class ConsoleApplication:
 
     def _make(self) -> Application:
         from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
 
         self._console = Console(
             self._bridge.beside(with_handlers=False),
             examined_bridge=lambda: self._bridge.beside(with_handlers=True),
         )
         self._console.start()
-        made = Starlette(routes=ConsoleRoutes(self._console, self._bridge.telemetry, options=self._options).routes())
+        pages = ConsoleRoutes(self._console, self._bridge.telemetry, options=self._options)
+        made = Starlette(
+            routes=pages.routes(), exception_handlers={HTTPException: pages.on_other, Exception: pages.on_error}
+        )
         made.router.redirect_slashes = False
         return made
 
@@ -68,7 +72,7 @@ class ConsoleApplication:
             application = await asyncio.to_thread(self._opened) if application is None else application
         except LedgerUnavailable as error:
             self._bridge.telemetry.warn(f"console: pages are not answered: {error}")
-            response = PlainTextResponse("The ledger is out of reach; load this again in a while.\n", 503)
+            response = PlainTextResponse("The ledger is out of reach; load this again in a while.\n", 503, HEADERS)
             await response(scope, receive, send)
             return
         await application(scope, receive, send)
@@ -79,8 +83,7 @@ class ConsoleApplication:
             from starlette.routing import Route
         except ImportError:
             raise MissingExtra("the console needs starlette; install it with: pip install 'oncebridge[http]'") from None
-        methods = ["GET", "POST"]
-        return [Route(path, self, methods=methods) for path in ("/console", "/console/{path:path}")]
+        return [Route(path, self) for path in ("/console", "/console/{path:path}")]
 
 
 def check_console(settings: Settings, host: str, *, is_loopback: bool) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 import msgspec
 
 from oncebridge.console.layout import (
+    COMMAND_MAX,
     PREFIX,
     TEXT_MAX,
     Page,
@@ -53,7 +55,7 @@ def deliveries_page(
     command = "".join(
         (
             "oncebridge deliveries",
-            *(f" --{name} '{value}'" for name, value in msgspec.structs.asdict(chosen).items() if value),
+            *(f" --{name} {quote(value)}" for name, value in msgspec.structs.asdict(chosen).items() if value),
         )
     )
     shown = rows(found, viewer) if found else empty("None of the latest deliveries matches.")
@@ -68,7 +70,7 @@ def deliveries_page(
         title="Deliveries",
         name="deliveries",
         main=joined((lead, _form(chosen), shown, next_link(older))),
-        commands=(text(command),),
+        commands=(text(command, most=COMMAND_MAX),),
         is_live=is_first,
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 import msgspec
 
 from oncebridge.console.layout import (
+    COMMAND_MAX,
     PREFIX,
     TEXT_MAX,
     Page,
@@ -99,8 +101,8 @@ def letters_page(
 ) -> Page:
     """Write the page."""
     main = joined((_groups(groups, viewer), _list(entries, below, chosen, viewer)))
-    options = "".join(f" --{name} '{value}'" for name, value in chosen.fields.items() if name != "handler")
-    commands = ("oncebridge dead list --counts", text(f"oncebridge dead list{options}"))
+    options = "".join(f" --{name} {quote(value)}" for name, value in chosen.fields.items() if name != "handler")
+    commands = ("oncebridge dead list --counts", text(f"oncebridge dead list{options}", most=COMMAND_MAX))
     return Page(title="Dead letters", name="dead", main=main, commands=commands, is_live=is_first)
 
 
