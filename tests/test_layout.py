@@ -162,6 +162,7 @@ ORDER = [
     "console.layout",
     "console.pages",
     "console.reading",
+    "console.answers",
     "console.app",
     "console.wiring",
     "console",

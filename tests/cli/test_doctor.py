@@ -11,8 +11,8 @@ from contextlib import closing, suppress
 import pytest
 
 from oncebridge import Bridge
-from oncebridge.diagnosis.examination import Examination
 from oncebridge.clock import SystemClock
+from oncebridge.diagnosis.examination import Examination
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.testing.faults import Fault, faulty

@@ -12,9 +12,10 @@ from urllib.parse import parse_qsl, quote
 from msgspec.structs import replace
 
 from oncebridge.console.access import COOKIE, KEY_MAX, Access, LoginLimit
-from oncebridge.console.layout import PREFIX, SCRIPT, STYLE, Page, Viewer, document, text
+from oncebridge.console.answers import HEADERS, html, place_of, redirect, shown, trouble
+from oncebridge.console.layout import PREFIX, SCRIPT, STYLE, Viewer
 from oncebridge.console.pages.deliveries import deliveries_page, filter_of
-from oncebridge.console.pages.entrance import login_page, trouble_page
+from oncebridge.console.pages.entrance import login_page
 from oncebridge.console.pages.handlers import handlers_page, pause_page
 from oncebridge.console.pages.known import known_page, saved
 from oncebridge.console.pages.letters import (
@@ -49,20 +50,6 @@ ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path fill="#0a56a0" d="M1 12V9a7 7 0 0 1 14 0v3h-3V9'
     'a4 4 0 0 0-8 0v3z"/></svg>'
 )
-#: No script or style but ours, no frame, no request to anywhere else, and nothing is kept by the browser.
-HEADERS: Final = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "Cache-Control": "no-store",
-    "X-Frame-Options": "DENY",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-}
 _KEPT: Final = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 _FILES: Final = {
     "style.css": ("text/css; charset=utf-8", STYLE),
@@ -156,14 +143,14 @@ class ConsoleRoutes:
     async def on_other(self, _: Request, error: Exception) -> Response:
         """Answer what has no route, or none for its method."""
         status = HTTPStatus(getattr(error, "status_code", HTTPStatus.NOT_FOUND))
-        response = _trouble(status, "There is no such page.")
+        response = trouble(status, "There is no such page.")
         response.headers.update(getattr(error, "headers", None) or {})
         return response
 
     async def on_error(self, _: Request, error: Exception) -> Response:
         """Answer where even the frame around the answers has failed."""
-        self._telemetry.warn(f"console: unexpected {type(error).__name__} at {_place_of(error)}")
-        return _trouble(HTTPStatus.INTERNAL_SERVER_ERROR, "Something unexpected; the log says where.")
+        self._telemetry.warn(f"console: unexpected {type(error).__name__} at {place_of(error)}")
+        return trouble(HTTPStatus.INTERNAL_SERVER_ERROR, "Something unexpected; the log says where.")
 
     # --- around every answer ---------------------------------------------------------------------------------
 
@@ -186,7 +173,7 @@ class ConsoleRoutes:
                 async with self._places:
                     response = await asyncio.to_thread(self._answered, answer, request, session, form)
             except Refused as refused:
-                return _trouble(refused.status, refused.said)
+                return trouble(refused.status, refused.said)
             # Also where there is an old one: of another console on this machine, or of a session that has ended.
             if not self._access.needs_key and self._access.read(request.cookies.get(COOKIE)) is None:
                 self._set_cookie(request, response, self._access.cookie(session))
@@ -211,7 +198,7 @@ class ConsoleRoutes:
         except Refused:
             raise
         except Exception as error:  # noqa: BLE001 - its message may quote what was sent
-            self._telemetry.warn(f"console: unexpected {type(error).__name__} at {_place_of(error)}")
+            self._telemetry.warn(f"console: unexpected {type(error).__name__} at {place_of(error)}")
             raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "Something unexpected; the log says where.") from None
 
     def _viewer(self, session: Session) -> Viewer:
@@ -245,34 +232,34 @@ class ConsoleRoutes:
     # --- the entrance ----------------------------------------------------------------------------------------
 
     async def _to_first(self, _: Request) -> Response:
-        return _redirect(f"{PREFIX}/")
+        return redirect(f"{PREFIX}/")
 
     def _to_login(self, request: Request) -> Response:
         next_ = quote(request.scope["path"]) if request.method == "GET" else f"{PREFIX}/"
-        return _redirect(f"{PREFIX}/login?next={quote(next_)}")
+        return redirect(f"{PREFIX}/login?next={quote(next_)}")
 
     async def _login(self, request: Request) -> Response:
         try:
             self._check_host(request)
             if request.method == "GET":
-                return _html(login_page(None, _next(request.query_params.get("next"))))
+                return html(login_page(None, _next(request.query_params.get("next"))))
             form = await _form(request)
         except Refused as refused:
-            return _trouble(refused.status, refused.said)
+            return trouble(refused.status, refused.said)
         if not _is_own(request):
-            return _trouble(HTTPStatus.FORBIDDEN, "Log in on the page itself.")
+            return trouble(HTTPStatus.FORBIDDEN, "Log in on the page itself.")
         peer = request.client.host if request.client else ""
         next_ = _next(_one(form, "next"))
         wait = self._limit.wait_seconds(peer)
         if wait:
             said = f"Too many wrong keys; try again in {wait} seconds."
-            return _html(login_page(said, next_), HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(wait)})
+            return html(login_page(said, next_), HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(wait)})
         session = self._access.login(_one(form, "key")[:KEY_MAX].strip())
         if session is None:
             self._limit.note_wrong(peer)
             self._telemetry.warn("console: somebody gave a wrong key")
-            return _html(login_page("That is none of the keys.", next_), HTTPStatus.FORBIDDEN)
-        response = _redirect(next_)
+            return html(login_page("That is none of the keys.", next_), HTTPStatus.FORBIDDEN)
+        response = redirect(next_)
         self._set_cookie(request, response, self._access.cookie(session))
         await asyncio.to_thread(self._log_login, session)
         return response
@@ -289,7 +276,7 @@ class ConsoleRoutes:
 
     def _logout(self, _: Request, viewer: Viewer, __: Form) -> Response:
         self._access.end(viewer.session)
-        response = _redirect(f"{PREFIX}/login")
+        response = redirect(f"{PREFIX}/login")
         response.delete_cookie(COOKIE, path=PREFIX)
         return response
 
@@ -298,29 +285,29 @@ class ConsoleRoutes:
 
         found = _FILES.get(request.path_params["name"])
         if found is None:
-            return _trouble(HTTPStatus.NOT_FOUND, "There is no such page.")
+            return trouble(HTTPStatus.NOT_FOUND, "There is no such page.")
         return Response(found[1], media_type=found[0], headers=_KEPT)
 
     # --- looking ---------------------------------------------------------------------------------------------
 
     def _now(self, _: Request, viewer: Viewer, __: Form) -> Response:
         console = self._console
-        return _page(now_page(console.overview(), console.latest(), console.letter_groups(), viewer), viewer)
+        return shown(now_page(console.overview(), console.latest(), console.letter_groups(), viewer), viewer)
 
     def _deliveries(self, request: Request, viewer: Viewer, _: Form) -> Response:
         chosen, below = filter_of(request.query_params), _cursor(request, "below")
         found, next_ = self._console.deliveries(chosen, below)
-        return _page(deliveries_page(found, next_, chosen, viewer, is_first=below is None), viewer)
+        return shown(deliveries_page(found, next_, chosen, viewer, is_first=below is None), viewer)
 
     def _find(self, _: Request, __: Viewer, form: Form) -> Response:
         what = _one(form, "what").strip()
-        return _redirect(f"{PREFIX}/{self._console.place_of(what)}" if what else f"{PREFIX}/")
+        return redirect(f"{PREFIX}/{self._console.place_of(what)}" if what else f"{PREFIX}/")
 
     def _known(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        return _page(known_page(self._read_known(request)), viewer)
+        return shown(known_page(self._read_known(request)), viewer)
 
     def _save(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        response = _html(saved(self._read_known(request), viewer))
+        response = html(saved(self._read_known(request), viewer))
         name = f"oncebridge-{request.path_params['at'][:12]}-{viewer.now_ms // 1000}.html"
         safe = "".join(letter for letter in name if letter.isalnum() or letter in "-_.")
         response.headers["Content-Disposition"] = f'attachment; filename="{safe}"'
@@ -336,7 +323,7 @@ class ConsoleRoutes:
         found = self._console.letter_page(chosen, after)
         groups = self._console.letter_groups() if after is None else None
         page = letters_page(found.entries, found.next, groups, chosen, viewer, is_first=after is None)
-        return _page(page, viewer)
+        return shown(page, viewer)
 
     def _letter(self, request: Request, viewer: Viewer, _: Form) -> Response:
         return self._one_letter(request, viewer, with_payload=False)
@@ -344,30 +331,30 @@ class ConsoleRoutes:
     def _one_letter(self, request: Request, viewer: Viewer, *, with_payload: bool) -> Response:
         letters = self._console.letter(request.path_params["key"])
         if not letters:
-            return _redirect(f"{PREFIX}/event/{quote(request.path_params['key'])}")
+            return redirect(f"{PREFIX}/event/{quote(request.path_params['key'])}")
         if with_payload:
             # Written first: what is shown and not logged cannot be taken back.
             self._console.log(viewer.session.who, "show", letters[0].key, "payload and error shown")
-        return _page(letter_page(letters, viewer, with_payload=with_payload), viewer)
+        return shown(letter_page(letters, viewer, with_payload=with_payload), viewer)
 
     def _requests(self, _: Request, viewer: Viewer, __: Form) -> Response:
-        return _page(requests_page(self._console.requests.latest(), viewer), viewer)
+        return shown(requests_page(self._console.requests.latest(), viewer), viewer)
 
     def _request(self, request: Request, viewer: Viewer, _: Form) -> Response:
         found = self._console.requests.get(request.path_params["id"])
         if found is None:
             raise Refused(HTTPStatus.NOT_FOUND, "There is no such request, or it is too old.")
-        return _page(request_page(found, self._console.takers(found), viewer), viewer)
+        return shown(request_page(found, self._console.takers(found), viewer), viewer)
 
     def _handlers(self, _: Request, viewer: Viewer, __: Form) -> Response:
-        return _page(handlers_page(self._console.overview(), viewer), viewer)
+        return shown(handlers_page(self._console.overview(), viewer), viewer)
 
     def _doctor(self, _: Request, viewer: Viewer, __: Form) -> Response:
-        return _page(doctor_page(self._console.examined()), viewer)
+        return shown(doctor_page(self._console.examined()), viewer)
 
     def _log(self, request: Request, viewer: Viewer, _: Form) -> Response:
         actions, below = self._console.actions.read(below=_cursor(request, "below"))
-        return _page(log_page(actions, below, viewer), viewer)
+        return shown(log_page(actions, below, viewer), viewer)
 
     # --- acting ----------------------------------------------------------------------------------------------
 
@@ -381,7 +368,7 @@ class ConsoleRoutes:
         plan = self._console.plan(_what(what), chosen)
         if not plan.number:
             raise Refused(HTTPStatus.NOT_FOUND, "No dead letter matches any more.")
-        return _page(confirm_page(plan, viewer), viewer)
+        return shown(confirm_page(plan, viewer), viewer)
 
     def _do(self, _: Request, viewer: Viewer, form: Form) -> Response:
         expected = _one(form, "expected")
@@ -393,7 +380,7 @@ class ConsoleRoutes:
             force=_one(form, "force") == "1",
             expected=int(expected) if expected.isdecimal() and len(expected) < 12 else None,  # noqa: PLR2004 - no ledger has more
         )
-        return _redirect(f"{PREFIX}/requests/{request.id}")
+        return redirect(f"{PREFIX}/requests/{request.id}")
 
     def _payload(self, request: Request, viewer: Viewer, _: Form) -> Response:
         return self._one_letter(request, viewer, with_payload=True)
@@ -402,25 +389,25 @@ class ConsoleRoutes:
         found = self._console.requests.cancel(request.path_params["id"])
         if found is not None:
             self._console.log(viewer.session.who, "cancel", found.about, found.said)
-        return _redirect(f"{PREFIX}/requests/{quote(request.path_params['id'])}")
+        return redirect(f"{PREFIX}/requests/{quote(request.path_params['id'])}")
 
     def _confirm_pause(self, _: Request, viewer: Viewer, form: Form) -> Response:
         name = _one(form, "handler")
         row = next((row for row in self._console.overview().handlers if row.name == name), None)
-        return _page(pause_page(row, name, viewer), viewer)
+        return shown(pause_page(row, name, viewer), viewer)
 
     def _pause(self, _: Request, viewer: Viewer, form: Form) -> Response:
         name = _one(form, "handler")
         self._console.pauses.pause(name, viewer.session.who)
         self._console.log(viewer.session.who, "pause", name or "the handler without a name", "paused")
-        return _redirect(f"{PREFIX}/handlers")
+        return redirect(f"{PREFIX}/handlers")
 
     def _resume(self, _: Request, viewer: Viewer, form: Form) -> Response:
         name = _one(form, "handler")
         was = self._console.pauses.resume(name, viewer.session.who)
         said = "resumed" if was else "was not paused"
         self._console.log(viewer.session.who, "resume", name or "the handler without a name", said)
-        return _redirect(f"{PREFIX}/handlers")
+        return redirect(f"{PREFIX}/handlers")
 
 
 # --- requests and answers --------------------------------------------------------------------------------
@@ -493,33 +480,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def _page(page: Page, viewer: Viewer) -> Response:
-    return _html(document(page, viewer))
-
-
-def _html(written: str, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:
-    from starlette.responses import Response
-
-    # Texts from outside may hold halves of surrogate pairs, which are no UTF-8.
-    body = written.encode("utf-8", errors="replace")
-    return Response(body, status.value, {**HEADERS, **(headers or {})}, media_type="text/html; charset=utf-8")
-
-
-def _redirect(to: str) -> Response:
-    from starlette.responses import Response
-
-    return Response(b"", HTTPStatus.SEE_OTHER.value, {**HEADERS, "Location": to})
-
-
-def _trouble(status: HTTPStatus, said: str) -> Response:
-    return _html(trouble_page(status.phrase, text(said)), status)
-
-
-def _place_of(error: BaseException) -> str:
-    """Return the file and line of an error."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return "?" if last is None else f"{last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}"

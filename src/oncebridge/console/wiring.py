@@ -6,7 +6,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from oncebridge.console.app import HEADERS, ConsoleRoutes
+from oncebridge.console.answers import HEADERS
+from oncebridge.console.app import ConsoleRoutes
 from oncebridge.console.reading import Console
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 

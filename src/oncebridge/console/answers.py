@@ -1,0 +1,61 @@
+"""Answers of the console, with the headers that all of them have."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from oncebridge.console.layout import Page, Viewer, document, text
+from oncebridge.console.pages.entrance import trouble_page
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+#: No script or style but ours, no frame, no request to anywhere else, and nothing is kept by the browser.
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def shown(page: Page, viewer: Viewer) -> Response:
+    """Answer with a page."""
+    return html(document(page, viewer))
+
+
+def html(written: str, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:
+    """Answer with HTML."""
+    from starlette.responses import Response
+
+    # Texts from outside may hold halves of surrogate pairs, which are no UTF-8.
+    body = written.encode("utf-8", errors="replace")
+    return Response(body, status.value, {**HEADERS, **(headers or {})}, media_type="text/html; charset=utf-8")
+
+
+def redirect(to: str) -> Response:
+    """Lead to another page."""
+    from starlette.responses import Response
+
+    return Response(b"", HTTPStatus.SEE_OTHER.value, {**HEADERS, "Location": to})
+
+
+def trouble(status: HTTPStatus, said: str) -> Response:
+    """Say what went wrong."""
+    return html(trouble_page(status.phrase, text(said)), status)
+
+
+def place_of(error: BaseException) -> str:
+    """Return the file and line of an error."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return "?" if last is None else f"{last.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{last.tb_lineno}"
