@@ -181,6 +181,7 @@ def every_format(events):
         "messages as an array of texts": (pretty(printed).encode(), talk),
         "get-log-events": (pretty(get_log_events([line + "\n" for line in printed])).encode(), talk),
         "get-query-results": (pretty(query_results(printed)).encode(), talk),
+        "results of a query alone": (pretty({"results": query_results(printed)["results"]}).encode(), talk),
         "query results of the console": (pretty([{"@timestamp": TIME, "@message": e} for e in events]).encode(), 0),
         "receive-message": (pretty(received(texts)).encode(), 0),
         "receive-message again and again": ("".join(pretty(received([text])) for text in texts).encode(), 0),
@@ -194,6 +195,15 @@ def every_format(events):
             pretty(filter_log_events([compact(powertools(event=event)) for event in events])).encode(),
             0,
         ),
+        **{
+            f"a logger with {name}": (
+                text_of(
+                    compact({"level": 30, "time": TIME_MS, name: REQUEST, "msg": "got", "event": e}) for e in events
+                ),
+                0,
+            )
+            for name in ("awsRequestId", "aws_request_id", "lambda_request_id", "request_id", "nothing")
+        },
         "Lambda's JSON log": (
             text_of([compact(lambda_json("platform.start", version="$LATEST")), *texts]),
             1,

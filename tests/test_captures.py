@@ -131,6 +131,8 @@ def test_places_and_surroundings_are_known():
                 "logged_ms": shapes.TIME_MS + 3,
             },
         ),
+        ("a logger with awsRequestId", {"request_id": shapes.REQUEST, "logged_ms": shapes.TIME_MS}),
+        ("a logger with request_id", {"request_id": shapes.REQUEST, "logged_ms": shapes.TIME_MS}),
         ("get-query-results", {"request_id": shapes.REQUEST, "log_stream": shapes.STREAM, "logged_ms": shapes.TIME_MS}),
     ],
 )  # fmt: skip

@@ -385,6 +385,16 @@ def test_overlap_retry_and_republish_of_one_event_in_a_function(diagnose):
     assert answer.report["events"] == 81
 
 
+def test_an_outage_after_which_everything_is_sent_again(diagnose):
+    """However many envelopes come again minutes later, that is a retry: no second path is that slow."""
+    road = CausedRoad(44)
+    for n in range(6):
+        event = acw(road, START_MS + n * SECOND, conversationId=road.uuid())
+        road.retried_by_bus(road.deliver(event), 3 * MINUTE + n * 7 * SECOND)
+    arrivals = road.in_order()
+    diagnose({"messages.json": captures.receive_message(arrivals)}).holds(arrivals)
+
+
 def test_a_message_that_others_received_before(diagnose):
     """A high receive count is no evidence by itself: what is there once is no duplicate."""
     road = CausedRoad(42)

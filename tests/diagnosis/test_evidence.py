@@ -63,9 +63,10 @@ SITUATIONS = {
     "a file that holds a message twice": ([message(0), message(0)], Relation.CAPTURED_TWICE, 1, "1"),
     "two messages at once": ([message(0), message(40, "m2")], Relation.AT_ONCE, 1, ""),
     "two messages a minute apart": ([message(0), message(MINUTE_MS, "m2")], Relation.LATER, 1, ""),
+    "two messages more than a minute apart": ([message(0), message(MINUTE_MS + 1, "m2")], Relation.SENT_AGAIN, 1, ""),
     "twins, and one more later": (
         [message(0), message(40, "m2"), message(MINUTE_MS, "m3")],
-        Relation.LATER_THAN_TWINS,
+        Relation.SENT_AGAIN,
         2,
         "",
     ),

@@ -50,7 +50,7 @@ _CAUSES: Final = {
     Relation.OTHER_FILE: Cause.UNKNOWN,
     Relation.PERHAPS_AT_ONCE: Cause.UNKNOWN,
     Relation.LATER: Cause.EVENTBRIDGE_RETRY,
-    Relation.LATER_THAN_TWINS: Cause.EVENTBRIDGE_RETRY,
+    Relation.SENT_AGAIN: Cause.EVENTBRIDGE_RETRY,
     Relation.LATER_UNTOLD: Cause.UNKNOWN,
     Relation.REPLAY: Cause.ARCHIVE_REPLAY,
     Relation.OTHER_ORIGIN: Cause.SECOND_INTEGRATION,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Copies that two rules make arrive this close together.
 AT_ONCE_MS: Final = 2000
+#: A second rule's path may be this much slower. What comes later was sent again, however many do, as after an outage.
+SLOWER_PATH_MS_MAX: Final = 60_000
 #: Within one invocation a function may log its event more than once; Lambda's first retry comes after a minute.
 INVOCATION_MS_MAX: Final = 20_000
 #: Lambda's retries come after one minute, and after two more.
@@ -42,7 +44,7 @@ class Relation(IntEnum):
     AT_ONCE = 7  # one envelope twice at the same time
     PERHAPS_AT_ONCE = 8  # one envelope twice, and nothing says how long after
     LATER = 9  # one envelope in another message, request or log record, later
-    LATER_THAN_TWINS = 10  # the same, of an envelope that came twice at once before
+    SENT_AGAIN = 10  # the same, too late for a slower path, or after it came twice at once
     LATER_UNTOLD = 11  # one envelope again, later, with nothing around it
     REPLAY = 12
     OTHER_ORIGIN = 13  # another envelope from another integration or bus
@@ -157,7 +159,8 @@ def _by_time(
         return Relation.PERHAPS_AT_ONCE, nearest, ""
     if _is_told(_around(one)) and _is_told(_around(last)):
         twins = any(abs(arrivals.between(same[0], other)) <= AT_ONCE_MS for other in same[1:])
-        return (Relation.LATER_THAN_TWINS if twins else Relation.LATER), last, ""
+        is_sent_again = twins or arrivals.between(last, one) > SLOWER_PATH_MS_MAX
+        return (Relation.SENT_AGAIN if is_sent_again else Relation.LATER), last, ""
     if _is_of_function(_around(one).log_stream) and _is_in_rhythm(arrivals.between(last, one)):
         return Relation.IN_RHYTHM, last, ""
     return Relation.LATER_UNTOLD, last, ""

@@ -114,7 +114,7 @@ REASONS: Final = {
     Relation.OTHER_FILE: "the same envelope as {first} in another file: the files may hold the same deliveries",
     Relation.PERHAPS_AT_ONCE: "the same envelope as {first}; nothing says how long after it came, or who repeated it",
     Relation.LATER: "the same envelope as {first}, sent again {since} later: EventBridge tried again",
-    Relation.LATER_THAN_TWINS: "the same envelope as {first}, sent again {since} later: EventBridge tried again",
+    Relation.SENT_AGAIN: "the same envelope as {first}, sent again {since} later: EventBridge tried again",
     Relation.LATER_UNTOLD: (
         "the same envelope as {first}, at least {since} later; the capture does not say whether a queue, Lambda or "
         "EventBridge repeated it"

@@ -113,10 +113,13 @@ def _log_event(tree: dict[str, Any], around: Surroundings) -> Parts:
     return [_logged(tree, around)] if named and _is_log_event(tree) else None
 
 
+_QUERY: Final = frozenset({"results", "status", "statistics", "queryLanguage", "encryptionKey", "ResponseMetadata"})
+
+
 def _insights(tree: dict[str, Any], around: Surroundings) -> Parts:
     """Recognise the answer to `get-query-results`."""
     rows = tree.get("results")
-    if not isinstance(rows, list) or not isinstance(tree.get("status"), str):
+    if not isinstance(rows, list) or not (isinstance(tree.get("status"), str) or (rows and _QUERY.issuperset(tree))):
         return None
     if not all(isinstance(row, list) and all(_is_cell(cell) for cell in row) for row in rows):
         return None
@@ -150,26 +153,39 @@ def _insights_row(tree: dict[str, Any], around: Surroundings) -> Parts:
 _OF_LOGGERS: Final = frozenset(
     {
         "location", "service", "logger", "cold_start", "function_name", "function_request_id", "requestId",
-        "AWSRequestId", "xray_trace_id", "sampling_rate",
+        "AWSRequestId", "awsRequestId", "aws_request_id", "lambda_request_id", "xray_trace_id", "sampling_rate",
     }
 )  # fmt: skip
 _EVENT_OF_ITS_OWN: Final = frozenset({"detail-type", "topicName", "eventType", "eventId", "event_id"})
 _HOLDERS: Final = ("event", "message", "msg")
-_REQUEST_IDS: Final = ("function_request_id", "requestId", "AWSRequestId", "aws_request_id")
+_REQUEST_IDS: Final = (
+    "function_request_id", "requestId", "AWSRequestId", "awsRequestId", "aws_request_id", "lambda_request_id",
+    "request_id",
+)  # fmt: skip
 
 
 def _log_record(tree: dict[str, Any], around: Surroundings) -> Parts:
-    """Recognise a record of Powertools or of Lambda's JSON format, with an event in it as an object or as text."""
+    """Recognise a record of a logger, such as that of Powertools, with an event in it as an object or as text."""
     level, time = tree.get("level"), tree.get("timestamp", tree.get("time"))
-    if not isinstance(level, str) or level.upper() not in LEVELS or not isinstance(time, (str, int)):
+    if not _EVENT_OF_ITS_OWN.isdisjoint(tree):
         return None
-    if _OF_LOGGERS.isdisjoint(tree) or not _EVENT_OF_ITS_OWN.isdisjoint(tree):
-        return None
+    if not any(_is_envelope(tree.get(name)) for name in _HOLDERS):
+        if not isinstance(level, str) or level.upper() not in LEVELS or not isinstance(time, (str, int)):
+            return None
+        if _OF_LOGGERS.isdisjoint(tree):
+            return None
     request = next((tree[name] for name in _REQUEST_IDS if isinstance(tree.get(name), str)), around.request_id)
     logged_ms = _ms(time) if around.logged_ms is None else around.logged_ms
     place = replace(around, request_id=request, logged_ms=logged_ms)
     held = [Part(tree[name], place, True) for name in _HOLDERS if _may_hold_an_event(tree.get(name))]
     return held or NO_EVENT
+
+
+def _is_envelope(value: Any) -> bool:
+    """Return whether it can only be an envelope of EventBridge: whatever holds it has logged it."""
+    return (
+        isinstance(value, dict) and has_texts(value, "detail-type", "source") and isinstance(value.get("detail"), dict)
+    )
 
 
 def _may_hold_an_event(value: Any) -> bool:
