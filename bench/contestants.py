@@ -44,12 +44,14 @@ class Contestant(Protocol):
 class Oncebridge:
     """The bridge on any ledger, all verdicts on, in batches of a size."""
 
-    def __init__(self, url: str, handler: Handler = do_nothing, *, size: int = BATCH) -> None:
+    def __init__(self, url: str, handler: Handler = do_nothing, *, size: int = BATCH, journal: bool = False) -> None:
         """Connect, with the ledger's tables made where it needs any."""
         self._bridge = Bridge(url)
         self._bridge.on("*")(handler)
         self._bridge.ledger.migrate()
         self._bridge.open()
+        if journal:
+            self._bridge.start_journal("bench")
         self._size = size
 
     def work(self, raws: Sequence[bytes]) -> None:

@@ -180,6 +180,15 @@ def on_postgres(place: Place) -> Iterator[Row]:
     yield _speed_row(what, BARE, _rates(place, makers), 0.5)
 
 
+def with_journal(place: Place) -> Iterator[Row]:
+    """Measure what it costs that each worker keeps a journal."""
+    for ledger, url in {"Redis": place.redis_url(4), "SQLite": f"sqlite:///{place.folder}/journal.db"}.items():
+        what, beside = f"{ledger}, {BATCHES}, with the journal", "without it"
+        other = place.redis_url(5) if ledger == "Redis" else f"sqlite:///{place.folder}/plain.db"
+        makers = {what: partial(Oncebridge, url, journal=True), beside: partial(Oncebridge, other)}
+        yield _speed_row(what, beside, _rates(place, makers, {MIXED: mixed}), 0.98)
+
+
 def _rates(
     place: Place,
     makers: Mapping[str, Callable[..., Contestant]],
@@ -467,6 +476,7 @@ MEASURES: Final[Mapping[str, Callable[[Place], Iterator[Row]]]] = {
     "calls": calls_to_redis,
     "sqlite": on_sqlite,
     "postgres": on_postgres,
+    "journal": with_journal,
     "engine": processor_time,
     "memory": memory,
     "serve": over_http,

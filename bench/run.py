@@ -29,6 +29,7 @@ PARTS = (
     "calls",
     "sqlite",
     "postgres",
+    "journal",
     "engine",
     "memory",
     "serve",
