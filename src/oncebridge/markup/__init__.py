@@ -74,6 +74,8 @@ class Column(NamedTuple):
 
     title: str
     is_number: bool = False
+    #: Whether the title is there only for those who hear the page: boxes to tick and buttons need none to be seen.
+    is_unseen: bool = False
 
 
 def table(
@@ -88,7 +90,13 @@ def table(
     It scrolls within its box; on a phone each row is a block of its own.
     """
     heads = [
-        tag("th", column.title, scope="col", role="columnheader", class_="number" if column.is_number else None)
+        tag(
+            "th",
+            tag("span", column.title, class_="unseen") if column.is_unseen else column.title,
+            scope="col",
+            role="columnheader",
+            class_="number" if column.is_number else None,
+        )
         for column in columns
     ]
     body = [tag("tr", *_cells(columns, cells), role="row", class_=class_) for class_, cells in rows]
@@ -111,7 +119,11 @@ def _cells(columns: Sequence[Column], cells: Sequence[Cell]) -> list[Markup]:
         if at == 0:
             written.append(tag("th", cell.shown, scope="row", role="rowheader", class_=classes or None))
         else:
-            attributes = {"class_": classes or None, "data_n": number, "data_label": column.title}
+            attributes = {
+                "class_": classes or None,
+                "data_n": number,
+                "data_label": None if column.is_unseen else column.title,
+            }
             written.append(tag("td", tag("span", cell.shown), role="cell", **attributes))
     return written
 

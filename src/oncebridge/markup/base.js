@@ -19,7 +19,7 @@
       table.sorted = [at, down];
     };
     heads.forEach((head, at) => {
-      if (head.querySelector("button") || !head.textContent) return;
+      if (head.querySelector("button, .unseen")) return;
       const button = make("button", { type: "button", textContent: head.textContent });
       head.replaceChildren(button);
       button.addEventListener("click", () => {

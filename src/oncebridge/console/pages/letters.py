@@ -111,7 +111,13 @@ def _groups(groups: LetterGroups | None, viewer: Viewer) -> Markup:
         return tag("p", "This ledger cannot count its dead letters without reading all of it.", class_="quiet")
     if not groups.groups:
         return Markup()
-    columns = (Column("reason"), Column("topic"), Column("handler"), Column("letters", is_number=True), Column(""))
+    columns = (
+        Column("reason"),
+        Column("topic"),
+        Column("handler"),
+        Column("letters", is_number=True),
+        Column("act", is_unseen=True),
+    )
     rows = [(None, _group_cells(group, viewer)) for group in groups.groups[:GROUPS_SHOWN]]
     lead = counted(groups.total, "dead letter")
     if not groups.complete or len(groups.groups) > GROUPS_SHOWN:
@@ -172,7 +178,7 @@ def _list(entries: Sequence[Entry], below: str | None, chosen: LettersChosen, vi
         more = f" Some were looked through; {'there are older ones.' if older else ''}" if older else ""
         return section("letters", "Letters", filters, empty(nothing + more), next_link(older, "Look further"))
     columns = (
-        *((Column(""),) if viewer.may_act else ()),
+        *((Column("choose", is_unseen=True),) if viewer.may_act else ()),
         *(Column(name) for name in ("key", "since", "reason", "topic", "handler")),
         Column("attempts", is_number=True),
         Column("status"),
