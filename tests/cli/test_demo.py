@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import termios
+import urllib.request
 from contextlib import suppress
 
 import pytest
@@ -127,3 +128,22 @@ def test_the_demo_needs_some_traffic(cli):
     ran = cli("demo", "--conversations", "1")
     assert (ran.code, ran.out) == (2, "")
     assert "Traceback" not in ran.err
+
+
+def test_the_demo_with_the_console_shows_live_traffic(cli, wait_until):
+    """While it runs, pages tell of its workers and deliveries; it ends by itself and leaves nobody behind."""
+    started = cli.start("demo", "--console", "--port", "0", "--seconds", "12")
+    wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/console", started.said), "its address is said")
+    address = re.search(r"http://127\.0\.0\.1:\d+/console", started.said)[0]
+
+    def page(path):
+        with suppress(OSError), urllib.request.urlopen(f"{address}{path}") as answered:
+            return answered.read().decode()
+        return ""
+
+    wait_until(lambda: "v2." in page("/deliveries"), "a delivery is shown", 10)
+    wait_until(lambda: "warehouse" in page("/handlers"), "the receiver that fails is shown", 10)
+    ran = started.finish(SECONDS_MAX)
+    assert ran.code == 0, ran
+    assert re.match(r"[\d,]+ deliveries, the books: ", ran.out)
+    wait_until(started.leaves_nobody, "all its processes are gone", 10)
