@@ -62,8 +62,8 @@ SITUATIONS = {
     ),
     "a file that holds a message twice": ([message(0), message(0)], Relation.CAPTURED_TWICE, 1, "1"),
     "two messages at once": ([message(0), message(40, "m2")], Relation.AT_ONCE, 1, ""),
-    "two messages a minute apart": ([message(0), message(MINUTE_MS, "m2")], Relation.LATER, 1, ""),
-    "two messages more than a minute apart": ([message(0), message(MINUTE_MS + 1, "m2")], Relation.SENT_AGAIN, 1, ""),
+    "two messages five seconds apart": ([message(0), message(5000, "m2")], Relation.LATER, 1, ""),
+    "two messages more than five seconds apart": ([message(0), message(5001, "m2")], Relation.SENT_AGAIN, 1, ""),
     "twins, and one more later": (
         [message(0), message(40, "m2"), message(MINUTE_MS, "m3")],
         Relation.SENT_AGAIN,
@@ -222,6 +222,14 @@ def test_half_of_the_envelopes_make_a_rule(envelopes, at_once, is_rule):
     assert regularity.is_regular(Relation.AT_ONCE) is is_rule
     expected = Cause.OVERLAPPING_RULES if is_rule else Cause.UNKNOWN
     assert cause_of(Relation.PERHAPS_AT_ONCE, regularity) is expected
+
+
+def test_a_second_path_may_be_slower_by_a_little_and_not_by_much():
+    """What comes seconds later as a rule is a second path; what is sent again is a retry, rule or not."""
+    always = Regularity(4, 0, 4)
+    assert cause_of(Relation.LATER, always) is Cause.OVERLAPPING_RULES
+    assert cause_of(Relation.LATER, Regularity(40, 0, 4)) is Cause.EVENTBRIDGE_RETRY
+    assert cause_of(Relation.SENT_AGAIN, always) is Cause.EVENTBRIDGE_RETRY
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 #: Copies that two rules make arrive this close together.
 AT_ONCE_MS: Final = 2000
-#: A second rule's path may be this much slower. What comes later was sent again, however many do, as after an outage.
-SLOWER_PATH_MS_MAX: Final = 60_000
+#: A second rule's path may be this much slower. EventBridge gives a target five seconds to answer: what comes later was
+#: sent again, however many do, as to an endpoint that is always too slow.
+SLOWER_PATH_MS_MAX: Final = 5_000
 #: Within one invocation a function may log its event more than once; Lambda's first retry comes after a minute.
 INVOCATION_MS_MAX: Final = 20_000
 #: Lambda's retries come after one minute, and after two more.
