@@ -266,7 +266,7 @@ _GRANTED: Final = {
     "original_envelope_id": None,
     "outcome": None,
     "claim": _CLAIM,
-    "token": 1_780_000_000_123_456,
+    "token": 1_780_000_000_123_456,  # nosec B105 # the number of a claim
     "attempt": 1,
     "lease_seconds": 30.0,
     "retry_in_seconds": None,

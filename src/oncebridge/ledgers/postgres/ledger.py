@@ -111,11 +111,11 @@ class PostgresLedger:
                 if not kept:
                     kept = first_kept(secret)
                     for pair in kept.items():
-                        connection.execute(f"INSERT INTO {self._schema}.meta VALUES (%s, %s)", pair)  # noqa: S608
+                        connection.execute(f"INSERT INTO {self._schema}.meta VALUES (%s, %s)", pair)  # nosec B608
         return agreed(kept, secret)
 
     def _kept(self, connection: LedgerConnection) -> dict[str, bytes]:
-        statement = f"SELECT name, value FROM {self._schema}.meta WHERE name = ANY (%s)"  # noqa: S608 - a checked name
+        statement = f"SELECT name, value FROM {self._schema}.meta WHERE name = ANY (%s)"  # nosec B608 # a checked name
         return dict(connection.ask(statement, [[SECRET, CHECK]]))
 
     def close(self) -> None:
@@ -281,7 +281,7 @@ class PostgresLedger:
 
     def _is_settled(self, settlement: Settlement) -> bool:
         claim = settlement.claim
-        statement = f"SELECT status, token FROM {self._schema}.event WHERE day = %s AND key = %s AND handler = %s"  # noqa: S608
+        statement = f"SELECT status, token FROM {self._schema}.event WHERE day = %s AND key = %s AND handler = %s"  # nosec B608
         values = [wire.day_of(claim.ask), claim.ask.key, wire.storable(claim.ask.handler)]
         found = self._call(lambda connection: connection.ask(statement, values))
         return found == [(settlement.outcome.value, claim.token)]
@@ -341,7 +341,7 @@ class PostgresLedger:
 
     def counts(self) -> dict[Status, int]:
         """Count events by status."""
-        statement = f"SELECT status, count(*) FROM {self._schema}.event GROUP BY status"  # noqa: S608 - a checked name
+        statement = f"SELECT status, count(*) FROM {self._schema}.event GROUP BY status"  # nosec B608 # a checked name
         found = self._call(lambda connection: connection.ask(statement), LOOK_US)
         return {Status(status): number for status, number in found}
 
@@ -357,7 +357,7 @@ class PostgresLedger:
         """Forget events settled before then: whole days where nothing else is in them, else a little at a time."""
         (now_us,) = self._function("now_us", [])
         before_us = now_us - older_than_us
-        places = self._call(lambda connection: connection.ask(f"SELECT name, day FROM {self._schema}.places()"))  # noqa: S608
+        places = self._call(lambda connection: connection.ask(f"SELECT name, day FROM {self._schema}.places()"))  # nosec B608
         forgotten = sum(self._purge_place(name, day, before_us) for name, day in places)
         self._in_pages("entity", "forget_entities", [before_us])
         return forgotten

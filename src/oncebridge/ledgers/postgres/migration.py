@@ -44,7 +44,7 @@ def found_version(connection: LedgerConnection, schema: str) -> int:
     ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.meta"])
     if not there:
         return 0
-    rows = connection.ask(f"SELECT value FROM {schema}.meta WHERE name = 'schema'")  # noqa: S608 - a checked name
+    rows = connection.ask(f"SELECT value FROM {schema}.meta WHERE name = 'schema'")  # nosec B608 # a checked name
     return int(rows[0][0]) if rows else 0
 
 
@@ -121,7 +121,7 @@ def _bring_up(connection: LedgerConnection, schema: str, found: int) -> None:
     for script in ("claim", "settle", "places"):
         connection.execute(_script(script, schema))
     connection.execute(
-        f"INSERT INTO {schema}.meta VALUES ('schema', %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",  # noqa: S608
+        f"INSERT INTO {schema}.meta VALUES ('schema', %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",  # nosec B608
         [str(SCHEMA_VERSION).encode()],
     )
 

@@ -45,7 +45,7 @@ class PostgresNotes:
         # In one order: two workers that lock the same rows never wait for each other in a circle.
         rows = sorted((page, name, number) for page, some in counts.items() for name, number in some.items())
         self._write(
-            f"INSERT INTO {self._schema}.count AS kept"  # noqa: S608 - a checked name
+            f"INSERT INTO {self._schema}.count AS kept"  # nosec B608 # a checked name
             f" SELECT page, name, number, {self._now} + %s"
             " FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS new (page, name, number) ORDER BY page, name"
             " ON CONFLICT (page, name) DO UPDATE SET number = kept.number + excluded.number,"
@@ -57,7 +57,7 @@ class PostgresNotes:
         """Return the counts of each page."""
         found: dict[str, dict[str, int]] = {page: {} for page in pages}
         statement = (
-            f"SELECT page, name, number FROM {self._schema}.count WHERE page = ANY (%s) AND until_us > {self._now}"  # noqa: S608
+            f"SELECT page, name, number FROM {self._schema}.count WHERE page = ANY (%s) AND until_us > {self._now}"  # nosec B608
         )
         for page, name, number in self._ask(statement, [list(found)]):
             found[page][name] = number
@@ -67,14 +67,14 @@ class PostgresNotes:
         """Write notes."""
         rows = sorted(values.items())
         self._write(
-            f"INSERT INTO {self._schema}.note SELECT %s, name, value, {self._now} + %s"  # noqa: S608
+            f"INSERT INTO {self._schema}.note SELECT %s, name, value, {self._now} + %s"  # nosec B608
             " FROM unnest(%s::text[], %s::bytea[]) AS new (name, value) ORDER BY name"
             " ON CONFLICT (page, name) DO UPDATE SET value = excluded.value, until_us = excluded.until_us",
             [page, keep_us, *_columns(rows, 2)],
         )
         if newest is not None:
             self._ask(
-                f"DELETE FROM {self._schema}.note WHERE page = %s AND name <= (SELECT name FROM {self._schema}.note"  # noqa: S608
+                f"DELETE FROM {self._schema}.note WHERE page = %s AND name <= (SELECT name FROM {self._schema}.note"  # nosec B608
                 " WHERE page = %s ORDER BY name DESC LIMIT 1 OFFSET %s) RETURNING 1",
                 [page, page, newest],
             )
@@ -83,20 +83,20 @@ class PostgresNotes:
         """Change a note, if it is as it was."""
         note, here, there = f"{self._schema}.note", "page = %s AND name = %s", f"until_us > {self._now}"
         if before is None and after is None:
-            return not self._ask(f"SELECT 1 FROM {note} WHERE {here} AND {there}", [page, name])  # noqa: S608
+            return not self._ask(f"SELECT 1 FROM {note} WHERE {here} AND {there}", [page, name])  # nosec B608
         if before is None:
             statement = (
-                f"INSERT INTO {note} AS kept VALUES (%s, %s, %s, {self._now} + %s) ON CONFLICT (page, name) DO UPDATE"  # noqa: S608
+                f"INSERT INTO {note} AS kept VALUES (%s, %s, %s, {self._now} + %s) ON CONFLICT (page, name) DO UPDATE"  # nosec B608
                 f" SET value = excluded.value, until_us = excluded.until_us WHERE kept.until_us <= {self._now}"
                 " RETURNING 1"
             )
             swapped = self._ask(statement, [page, name, after, keep_us])
         elif after is None:
-            statement = f"DELETE FROM {note} WHERE {here} AND value = %s AND {there} RETURNING 1"  # noqa: S608
+            statement = f"DELETE FROM {note} WHERE {here} AND value = %s AND {there} RETURNING 1"  # nosec B608
             swapped = self._ask(statement, [page, name, before])
         else:
             statement = (
-                f"UPDATE {note} SET value = %s, until_us = {self._now} + %s WHERE {here} AND value = %s AND {there}"  # noqa: S608
+                f"UPDATE {note} SET value = %s, until_us = {self._now} + %s WHERE {here} AND value = %s AND {there}"  # nosec B608
                 " RETURNING 1"
             )
             swapped = self._ask(statement, [after, keep_us, page, name, before])
@@ -106,7 +106,7 @@ class PostgresNotes:
         """Return notes of a page, from the last name on."""
         before, values = ("", []) if below is None else (" AND name < %s", [below])
         statement = (
-            f"SELECT name, value FROM {self._schema}.note WHERE page = %s AND until_us > {self._now}{before}"  # noqa: S608
+            f"SELECT name, value FROM {self._schema}.note WHERE page = %s AND until_us > {self._now}{before}"  # nosec B608
             " ORDER BY name DESC LIMIT %s"
         )
         return [Note(name, value) for name, value in self._ask(statement, [page, *values, limit])]
@@ -116,7 +116,7 @@ class PostgresNotes:
         self._writes += 1
         if self._writes % FORGET_EVERY == 1:
             for table in ("count", "note"):
-                self._ask(f"DELETE FROM {self._schema}.{table} WHERE until_us <= {self._now} RETURNING 1", [])  # noqa: S608
+                self._ask(f"DELETE FROM {self._schema}.{table} WHERE until_us <= {self._now} RETURNING 1", [])  # nosec B608
 
     def _ask(self, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
         try:

@@ -79,7 +79,7 @@ def list_letters(connection: LedgerConnection, schema: str) -> None:
         ((is_left,),) = connection.ask(_UNLISTED.format(schema=schema))
         if not is_left:
             connection.execute(
-                f"INSERT INTO {schema}.meta VALUES (%s, '') ON CONFLICT (name) DO NOTHING",  # noqa: S608
+                f"INSERT INTO {schema}.meta VALUES (%s, '') ON CONFLICT (name) DO NOTHING",  # nosec B608
                 [ALL_LISTED],
             )
             return

@@ -191,7 +191,7 @@ def settle_arguments(settlements: Sequence[Settlement], order: Sequence[int]) ->
 
 def call(schema: str, function: str, number: int) -> str:
     """Write the call of a function with this many arguments."""
-    return f"SELECT * FROM {schema}.{function}({', '.join(['%b'] * number)})"  # noqa: S608 - a checked name
+    return f"SELECT * FROM {schema}.{function}({', '.join(['%b'] * number)})"  # nosec B608 # a checked name
 
 
 # --- rows that a look reads ------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ _PURGE: Final = f"""
     DELETE FROM oncebridge_event WHERE (key, handler) IN (
         SELECT key, handler FROM oncebridge_event
         WHERE changed_us < ? AND letter = 0 AND status IN ({", ".join(f"'{status}'" for status in sorted(SETTLED))})
-        LIMIT ?)"""  # noqa: S608 - constants
+        LIMIT ?)"""  # nosec B608 # constants
 
 _READ_ENTITIES: Final = "SELECT data, changed_us, lease_until_us FROM oncebridge_entity ORDER BY changed_us"
 

@@ -51,7 +51,7 @@ class SQLiteNotes:
         """Return the counts of each page."""
         found: dict[str, dict[str, int]] = {page: {} for page in pages}
         marks = ", ".join("?" * len(found))
-        read = f"SELECT page, name, number FROM oncebridge_count WHERE page IN ({marks}) AND until_us > ?"  # noqa: S608
+        read = f"SELECT page, name, number FROM oncebridge_count WHERE page IN ({marks}) AND until_us > ?"  # nosec B608
         for page, name, number in self._read(read, [*found, self._clock.now_us()]):
             found[page][name] = number
         return [found[page] for page in pages]
@@ -88,7 +88,7 @@ class SQLiteNotes:
     def read_notes(self, page: str, *, below: str | None = None, limit: int = NOTES_MAX) -> list[Note]:
         """Return notes of a page, from the last name on."""
         before, values = ("", []) if below is None else (" AND name < ?", [below])
-        read = f"SELECT name, value FROM oncebridge_note WHERE page = ? AND until_us > ?{before}"  # noqa: S608
+        read = f"SELECT name, value FROM oncebridge_note WHERE page = ? AND until_us > ?{before}"  # nosec B608
         rows = self._read(f"{read} ORDER BY name DESC LIMIT ?", [page, self._clock.now_us(), *values, limit])
         return [Note(name, value) for name, value in rows]
 
@@ -108,7 +108,7 @@ class SQLiteNotes:
                     db.execute(statement)
             if now_us // HOUR_US != self._forgot_hour:
                 for table in ("count", "note"):
-                    db.execute(f"DELETE FROM oncebridge_{table} WHERE until_us <= ?", (now_us,))  # noqa: S608
+                    db.execute(f"DELETE FROM oncebridge_{table} WHERE until_us <= ?", (now_us,))  # nosec B608
             return work(db)
 
         result: T = self._in_writing(whole)

@@ -39,11 +39,11 @@ def _assigned(columns: str, value: str) -> str:
 
 _WRITE_RECORD: Final = f"""
     INSERT INTO oncebridge_event ({_RECORD}, {_ABOUT}) VALUES ({", ".join("?" * _COLUMNS)})
-    ON CONFLICT (key, handler) DO UPDATE SET {_assigned(_RECORD, "excluded.{}")}"""  # noqa: S608 - constants
-_CHANGE_RECORD: Final = f"UPDATE oncebridge_event SET {_assigned(_RECORD, '?')} WHERE key = ? AND handler = ?"  # noqa: S608
+    ON CONFLICT (key, handler) DO UPDATE SET {_assigned(_RECORD, "excluded.{}")}"""  # nosec B608 # constants
+_CHANGE_RECORD: Final = f"UPDATE oncebridge_event SET {_assigned(_RECORD, '?')} WHERE key = ? AND handler = ?"  # nosec B608
 _WRITE_ENTITY: Final = f"""
     INSERT INTO oncebridge_entity ({_ENTITY}, key) VALUES (?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (key) DO UPDATE SET {_assigned(_ENTITY, "excluded.{}")}"""  # noqa: S608 - constants
+    ON CONFLICT (key) DO UPDATE SET {_assigned(_ENTITY, "excluded.{}")}"""  # nosec B608 # constants
 _WRITE_LETTER: Final = (
     "INSERT OR REPLACE INTO oncebridge_letter (key, handler, raw, reason, detail) VALUES (?, ?, ?, ?, ?)"
 )
@@ -61,18 +61,18 @@ _FREE_ENTITY: Final = """
 @cache
 def _insert_new(rows: int) -> str:
     values = ", ".join([f"({', '.join('?' * _COLUMNS)})"] * rows)
-    insert = f"INSERT INTO oncebridge_event ({_RECORD}, {_ABOUT}) VALUES {values}"  # noqa: S608 - constants
+    insert = f"INSERT INTO oncebridge_event ({_RECORD}, {_ABOUT}) VALUES {values}"  # nosec B608 # constants
     return f"{insert} ON CONFLICT DO NOTHING RETURNING key, handler"
 
 
 @cache
 def _read_records(keys: int) -> str:
-    return f"SELECT key, handler, {_RECORD} FROM oncebridge_event WHERE key IN ({', '.join('?' * keys)})"  # noqa: S608
+    return f"SELECT key, handler, {_RECORD} FROM oncebridge_event WHERE key IN ({', '.join('?' * keys)})"  # nosec B608
 
 
 @cache
 def _read_entities(keys: int) -> str:
-    return f"SELECT key, {_ENTITY} FROM oncebridge_entity WHERE key IN ({', '.join('?' * keys)})"  # noqa: S608
+    return f"SELECT key, {_ENTITY} FROM oncebridge_entity WHERE key IN ({', '.join('?' * keys)})"  # nosec B608
 
 
 class Change(NamedTuple):

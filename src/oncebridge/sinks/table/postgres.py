@@ -65,7 +65,7 @@ _MAKE: Final = (
 )
 _FORGET: Final = f"""
     DELETE FROM {{effects}} WHERE (key, sink) IN (SELECT key, sink FROM {{effects}}
-        WHERE sink = %s AND written_us < {_NOW_US} - %s ORDER BY written_us LIMIT {FORGET_AT_ONCE})"""  # noqa: S608
+        WHERE sink = %s AND written_us < {_NOW_US} - %s ORDER BY written_us LIMIT {FORGET_AT_ONCE})"""  # nosec B608
 _ONCE: Final = "INSERT INTO {effects} (key, sink) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING 1"
 
 _Result = TypeVar("_Result")

@@ -61,7 +61,7 @@ def write_row(settings: TableSettings, dialect: Dialect, table: str, *, source: 
     """
     columns = [column for column, _ in settings.columns]
     values = ", ".join([dialect.value] * len(columns))
-    rows = f"VALUES ({values})" if source is None else f"SELECT {values} FROM {source}"  # noqa: S608 - placeholders
+    rows = f"VALUES ({values})" if source is None else f"SELECT {values} FROM {source}"  # nosec B608 # placeholders
     insert = f"INSERT INTO {table} AS kept ({_list(columns)}) {rows}"
     if not settings.key:
         return insert
@@ -70,7 +70,7 @@ def write_row(settings: TableSettings, dialect: Dialect, table: str, *, source: 
     if not others:
         return f"{conflict} DO NOTHING"
     changes = ", ".join(f"{quoted(column)} = excluded.{quoted(column)}" for column in others)
-    statement = f"{conflict} DO UPDATE SET {changes}"
+    statement = f"{conflict} DO UPDATE SET {changes}"  # nosec B608 # quoted names
     return statement if settings.newest is None else f"{statement} WHERE {_is_newer(settings, dialect)}"
 
 
