@@ -52,7 +52,7 @@ def test_every_answer_has_its_headers(place):
         assert not set(policy.split()) & {"*", "data:", "https:", "http:"}, what
         assert headers["x-frame-options"] == "DENY", what
         assert headers["x-content-type-options"] == "nosniff", what
-        assert headers["referrer-policy"] == "no-referrer", what
+        assert headers["referrer-policy"] == "same-origin", what
         assert headers["cache-control"] == "no-store", what
         assert answered.status < 500, what
 

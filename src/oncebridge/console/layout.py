@@ -124,7 +124,7 @@ def _head(title: str, links: str) -> str:
         (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="referrer" content="no-referrer"><meta name="robots" content="noindex">',
+            '<meta name="referrer" content="same-origin"><meta name="robots" content="noindex">',
             '<meta name="color-scheme" content="light dark">',
             tag("title", f"{title} · Oncebridge"),
             links,
