@@ -182,8 +182,10 @@ def _bottom(page: Page, viewer: Viewer) -> Markup:
         parts.append(tag("p", "The same in a terminal:", class_="quiet"))
         parts.append(to_copy(written, "command"))
     live = "brought up to date while you look" if page.is_live else "as it was then; load it again for news"
-    about = f"As of {clock_time(viewer.now_ms)} UTC, {live}. Oncebridge {version('oncebridge')}."
-    parts.append(tag("p", tag("span", about, id="state", role="status"), class_="quiet"))
+    about = f"As of {clock_time(viewer.now_ms)} UTC, {live}. Oncebridge {version('oncebridge')}. "
+    # Apart from the time, which a screen reader would read out every few seconds.
+    state = tag("span", id="state", role="status", class_="bad")
+    parts.append(tag("p", about, state, class_="quiet"))
     return tag("footer", *parts)
 
 
