@@ -16,6 +16,8 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from servers.stack import tool
 
@@ -143,7 +145,6 @@ def test_the_notice_of_licences_is_current(tmp_path, monkeypatch):
     assert "9." in found
     monkeypatch.setattr(third_party, "NOTICE", tmp_path / "notice.md")
     (tmp_path / "notice.md").write_text(text.replace(line, ""))
-    assert third_party.main(["check"]) == 1
     assert third_party.main(["sbom", str(tmp_path / "bill.json")]) == 1
     assert not (tmp_path / "bill.json").exists()
 
@@ -153,6 +154,7 @@ def test_the_bill_of_materials_names_every_locked_package(tmp_path):
     for name in ("first", "second"):
         assert third_party.main(["sbom", str(tmp_path / name)]) == 0
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str((tmp_path / "first").read_text()) is None
     bill = json.loads((tmp_path / "first").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     assert bill["metadata"]["component"]["name"] == "oncebridge"

@@ -199,9 +199,9 @@ def bill() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the notice or the bill, or check the notice."""
+    """Write the notice, or the bill where the notice is current."""
     parser = argparse.ArgumentParser(description="Write what is delivered with Oncebridge, and under which licences.")
-    parser.add_argument("action", choices=["notice", "check", "sbom"])
+    parser.add_argument("action", choices=["notice", "sbom"])
     parser.add_argument("path", type=Path, nargs="?", help="of the bill of materials")
     chosen = parser.parse_args(arguments)
     if chosen.action == "notice":
@@ -211,10 +211,9 @@ def main(arguments: list[str] | None = None) -> int:
     if found:
         print("\n".join([*found, "THIRD-PARTY.md is not current: run `make notices`"]))
         return 1
-    if chosen.action == "sbom":
-        chosen.path.parent.mkdir(parents=True, exist_ok=True)
-        chosen.path.write_text(bill(), encoding="utf-8")
-        print(f"{chosen.path}: {len(packages())} packages, CycloneDX 1.6")
+    chosen.path.parent.mkdir(parents=True, exist_ok=True)
+    chosen.path.write_text(bill(), encoding="utf-8")
+    print(f"{chosen.path}: {len(packages())} packages, CycloneDX 1.6")
     return 0
 
 
