@@ -1,0 +1,129 @@
+"""Rounds one after another until as many faults have struck as were asked for; each is judged by itself."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from prove.checks import Judgement, judge, read_notes
+from prove.faults import Fault, Kind, make_faults
+from prove.places import IN_SQL, exact_effects, kind_of
+from prove.round import Round, Told, in_child
+from prove.stream import Stream, make_stream
+from prove.worker import Conditions, Notes, Strikes, make_bridge
+
+if TYPE_CHECKING:
+    from oncebridge import Bridge
+
+FAULTS_PER_ROUND: Final = 8
+WORKERS: Final = 2
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What is to be done to workers."""
+
+    kinds: tuple[Kind, ...]
+    ledger: str
+    url: str
+    folder: Path
+    seed: int
+    spoil: Callable[[Bridge], None] | None = None
+    way_in: str = "process_many"
+    faults: int = FAULTS_PER_ROUND
+    lease_seconds: float = 0.3
+
+
+@dataclass
+class Failure:
+    """A round in which a promise was broken."""
+
+    name: str
+    broken: dict[str, int]
+    faults: list[str]
+    history: list[str]
+
+
+@dataclass
+class Tally:
+    """What all rounds came to."""
+
+    rounds: int = 0
+    deliveries: int = 0
+    events: int = 0
+    struck: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+    doubled_plain: int = 0
+    columns: Counter[str] = field(default_factory=Counter)
+    troubles: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def faults(self) -> int:
+        """Return how many faults struck."""
+        return sum(self.struck.values())
+
+
+def attack(plan: Attack, amount: int, *, seconds: float, until_broken: bool = False) -> Iterator[Tally]:
+    """Run rounds until this many faults have struck, or the time is over; yield the tally after each."""
+    tally, begun = Tally(), time.monotonic()
+    while tally.faults < amount and time.monotonic() - begun < seconds:
+        name = f"{plan.seed}-{tally.rounds}"
+        faults = make_faults(random.Random(f"{plan.seed} {name}"), plan.kinds, plan.faults)
+        judgement, told, stream, history = run_round(plan, name, faults)
+        _add(tally, judgement, told, stream, history)
+        if judgement.broken:
+            tally.failures.append(Failure(name, judgement.broken, [str(fault) for fault in faults], history))
+        tally.seconds = time.monotonic() - begun
+        yield tally
+        if until_broken and judgement.broken:
+            return
+
+
+def _add(tally: Tally, judgement: Judgement, told: Told, stream: Stream, history: Sequence[str]) -> None:
+    tally.rounds += 1
+    tally.deliveries += len(stream.arrivals)
+    tally.events += len(stream.events)
+    tally.struck.update(line.split(" ")[3].partition("_")[0] for line in history if line.split(" ")[2] == "fault")
+    tally.broken.update(judgement.broken)
+    tally.doubled_plain += judgement.doubled_plain
+    tally.columns.update(told.columns)
+    tally.troubles.update(told.troubles)
+
+
+def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgement, Told, Stream, list[str]]:
+    """Run one round with these faults, and judge it."""
+    exact = kind_of(plan.ledger) in IN_SQL
+    # A round of its own each time: what an earlier try of the same round left must not help this one.
+    unique = f"{name}-{time.monotonic_ns():x}"
+    notes = plan.folder / f"{unique}.notes"
+    conditions = Conditions(
+        url=plan.url, name=unique, notes=notes, exact=exact, spoil=plan.spoil, way_in=plan.way_in,
+        lease_seconds=plan.lease_seconds,
+    )  # fmt: skip
+    stream = make_stream(plan.seed, name)
+    stream = replace(stream, arrivals=tuple((n, raw.replace(name.encode(), unique.encode())) for n, raw in stream.arrivals))
+    told = Round(conditions, stream, faults, plan.seed, WORKERS).run()
+    seen = read_notes(notes)
+    if not told.stuck:
+        seen.again = in_child(lambda: _second_pass(replace(conditions, notes=notes.with_suffix(".again")), stream))
+    if exact:
+        found: dict[str, Any] = in_child(lambda: exact_effects(plan.url, unique))
+        seen.exact = {int(number): times for number, times in found.items()}
+    notes.unlink(missing_ok=True)
+    notes.with_suffix(".again").unlink(missing_ok=True)
+    return judge(stream.events, seen, stuck=told.stuck, unbalanced=told.unbalanced), told, stream, seen.history
+
+
+def _second_pass(conditions: Conditions, stream: Stream) -> int:
+    """Deliver every event once more, in a process of its own; return how many of them took effect again."""
+    notes = Notes(conditions.notes)
+    with make_bridge(conditions, Strikes(None, notes), notes) as bridge:
+        bridge.process_many([raw for _, raw in dict(stream.arrivals).items()])
+    return len(read_notes(conditions.notes).effects)

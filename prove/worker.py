@@ -1,0 +1,234 @@
+"""A worker, in a process of its own: takes batches through a socket, and writes down every effect as it happens.
+
+What it writes goes into a file that it can only append to, a line in one system call. A worker that is killed has
+written it or has not; nothing that it does later can take it back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from oncebridge import Bridge, Event, Settings
+from oncebridge.claim import Outcome, Settlement
+from oncebridge.errors import LedgerUnavailable
+from oncebridge.retry import RetryPolicy
+from prove.faults import Fault, Where
+from prove.stream import number_in
+
+LENGTH: Final = 4
+#: The effects of the handler that writes in the ledger's own transaction.
+TABLE: Final = "proof_effects"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What all workers of a round have in common."""
+
+    url: str
+    #: The round's name, which no other has.
+    name: str
+    notes: Path
+    lease_seconds: float = 0.3
+    #: Whether a second handler takes each event, and writes in the transaction that settles it.
+    exact: bool = False
+    #: Changes the program before it is used: for showing that a broken one is caught.
+    spoil: Callable[[Bridge], None] | None = None
+    way_in: str = "process_many"
+
+
+class Notes:
+    """A file that lines are only ever added to."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it."""
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, *words: object) -> None:
+        """Add a line, whole or not at all."""
+        os.write(self._file, (" ".join(map(str, (time.monotonic_ns(), os.getpid(), *words))) + "\n").encode())
+
+
+class Strikes:
+    """Lets a fault happen where it was planned."""
+
+    def __init__(self, fault: Fault | None, notes: Notes) -> None:
+        """Watch for it."""
+        self._fault, self._notes = fault, notes
+        self._reached: Counter[Where] = Counter()
+        if fault is not None and fault.where == "point":
+            threading.setprofile(self._count)
+            sys.setprofile(self._count)
+
+    def at(self, where: Where) -> None:
+        """Strike, if this is the place."""
+        fault = self._fault
+        if fault is None or fault.where != where:
+            return
+        self._reached[where] += 1
+        if self._reached[where] == fault.at:
+            self._strike(fault)
+
+    def _count(self, *_: object) -> None:
+        self.at("point")
+
+    def _strike(self, fault: Fault) -> None:
+        self._notes.write("fault", str(fault).replace(" ", "_"))
+        if fault.kind == "raise":
+            if "effect" in fault.where:
+                raise RuntimeError("a fault on purpose")
+            return
+        os.kill(os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+        if fault.kind == "stop" and fault.where == "before effect" and fault.at % 2:
+            raise RuntimeError("fails after it was stopped, on purpose")
+
+
+def watch(ledger: Any, strikes: Strikes, notes: Notes) -> None:
+    """Let faults strike around the calls of a ledger, and write down which ends of claims it took."""
+    kind = type(ledger)
+
+    def took(settlements: Sequence[Settlement], answers: Sequence[bool]) -> None:
+        for settlement, ok in zip(settlements, answers, strict=True):
+            if ok and settlement.outcome is Outcome.DONE:
+                notes.write("settled", settlement.claim.ask.key.hex(), settlement.claim.token)
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        def claim(self, *given: Any, **named: Any) -> Any:
+            strikes.at("before claim")
+            answers = super().claim(*given, **named)
+            strikes.at("after claim")
+            return answers
+
+        def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+            strikes.at("before settle")
+            answers: list[bool] = super().settle(settlements)
+            took(settlements, answers)
+            strikes.at("after settle")
+            return answers
+
+        if hasattr(kind, "start_settle"):
+
+            def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
+                strikes.at("before settle")
+                finish = super().start_settle(settlements)
+
+                def finished() -> list[bool]:
+                    answers: list[bool] = finish()
+                    took(settlements, answers)
+                    strikes.at("after settle")
+                    return answers
+
+                return finished
+
+        if hasattr(kind, "transaction"):
+
+            def transaction(self, settlement: Settlement) -> AbstractContextManager[Any]:
+                return self._watched(settlement, super().transaction(settlement))
+
+            @contextmanager
+            def _watched(self, settlement: Settlement, inner: AbstractContextManager[Any]) -> Iterator[Any]:
+                with inner as transaction:
+                    yield transaction
+                    strikes.at("before settle")
+                took([settlement], [True])
+                strikes.at("after settle")
+
+    ledger.__class__ = Watched
+
+
+def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridge:
+    """Make a worker's bridge, whose handlers write down what they do."""
+    settings = Settings(
+        lease_seconds=conditions.lease_seconds,
+        busy_wait_seconds=0.0,
+        retry=RetryPolicy(attempts=1_000),
+    )
+    bridge = Bridge(conditions.url, settings=settings)
+    watch(bridge.ledger, strikes, notes)
+
+    @bridge.on("*", name="plain")
+    def plain(event: Event) -> None:
+        strikes.at("before effect")
+        notes.write("effect", number_in(event.body), event.key, event.token)
+        strikes.at("after effect")
+
+    if conditions.exact:
+        mark = "?" if conditions.url.startswith("sqlite") else "%s"
+        insert = f"INSERT INTO {TABLE} (round, number) VALUES ({mark}, {mark})"  # noqa: S608 - a name of our own
+
+        @bridge.on("*", name="exact")
+        def exact(event: Event, transaction: Any) -> None:
+            strikes.at("before effect")
+            transaction.execute(insert, (conditions.name, number_in(event.body)))
+            strikes.at("after effect")
+
+    if conditions.spoil:
+        conditions.spoil(bridge)
+    return bridge
+
+
+def live(conditions: Conditions, fault: Fault | None, parent: socket.socket) -> NoReturn:
+    """Process batches until there are no more; never return."""
+    code = 1
+    try:
+        notes = Notes(conditions.notes)
+        with make_bridge(conditions, Strikes(fault, notes), notes) as bridge:
+            while (batch := receive(parent)) is not None:
+                send(parent, _processed(bridge, [raw.encode() for raw in batch], conditions.way_in))
+        code = 0
+    except BaseException:  # noqa: BLE001 - a forked process must never return into what its parent was doing
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _processed(bridge: Bridge, raws: list[bytes], way_in: str) -> dict[str, Any]:
+    try:
+        results = [bridge.process(raw) for raw in raws] if way_in == "process" else bridge.process_many(raws)
+    except LedgerUnavailable as error:
+        return {"acknowledged": [False] * len(raws), "columns": [], "trouble": str(error)}
+    return {
+        "acknowledged": [result.acknowledged for result in results],
+        "columns": [result.column for result in results],
+        "balanced": bool(bridge.books.as_dict()["balanced"]),
+    }
+
+
+def send(to: socket.socket, message: Any) -> None:
+    """Send a message."""
+    data = json.dumps(message).encode()
+    to.sendall(len(data).to_bytes(LENGTH, "big") + data)
+
+
+def receive(source: socket.socket) -> Any:
+    """Return the next message; None after the last one, and where the other side died within one."""
+    head = _exactly(source, LENGTH)
+    data = head and _exactly(source, int.from_bytes(head, "big"))
+    return json.loads(data) if data else None
+
+
+def _exactly(source: socket.socket, number: int) -> bytes | None:
+    data = b""
+    while len(data) < number:
+        try:
+            more = source.recv(number - len(data))
+        except ConnectionResetError:
+            more = b""
+        if not more:
+            return None
+        data += more
+    return data
