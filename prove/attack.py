@@ -108,7 +108,9 @@ def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgeme
         lease_seconds=plan.lease_seconds,
     )  # fmt: skip
     stream = make_stream(plan.seed, name)
-    stream = replace(stream, arrivals=tuple((n, raw.replace(name.encode(), unique.encode())) for n, raw in stream.arrivals))
+    stream = replace(
+        stream, arrivals=tuple((n, raw.replace(name.encode(), unique.encode())) for n, raw in stream.arrivals)
+    )
     told = Round(conditions, stream, faults, plan.seed, WORKERS).run()
     seen = read_notes(notes)
     if not told.stuck:

@@ -10,7 +10,9 @@ from typing import Final, Literal
 Kind = Literal["kill", "stop", "raise"]
 #: Where it strikes: before or after a call of the ledger, in a handler before or after its effect, or at any line of
 #: the program, counted by calls and returns.
-Where = Literal["before claim", "after claim", "before settle", "after settle", "before effect", "after effect", "point"]
+Where = Literal[
+    "before claim", "after claim", "before settle", "after settle", "before effect", "after effect", "point"
+]
 WHERES: Final[tuple[Where, ...]] = (
     "before claim", "after claim", "before settle", "after settle", "before effect", "after effect", "point",
 )  # fmt: skip

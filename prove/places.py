@@ -67,7 +67,7 @@ def exact_effects(url: str, name: str) -> dict[int, int]:
     """Count the rows of each event in the table of the effects."""
     for connection in _connected(url):
         mark = "?" if url.startswith("sqlite") else "%s"
-        found = connection.execute(f"SELECT number FROM {TABLE} WHERE round = {mark}", (name,))  # noqa: S608
+        found = connection.execute(f"SELECT number FROM {TABLE} WHERE round = {mark}", (name,))
         return dict(Counter(number for (number,) in found))
     return {}
 

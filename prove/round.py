@@ -55,7 +55,9 @@ class _Life:
 class Round:
     """Gives a stream to workers until every delivery of it is acknowledged."""
 
-    def __init__(self, conditions: Conditions, stream: Stream, faults: Sequence[Fault], seed: int, workers: int) -> None:
+    def __init__(
+        self, conditions: Conditions, stream: Stream, faults: Sequence[Fault], seed: int, workers: int
+    ) -> None:
         """Take what is to happen."""
         self._conditions, self._stream = conditions, stream
         self._faults, self._seed, self._workers = list(faults), seed, workers

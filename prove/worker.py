@@ -102,7 +102,11 @@ def watch(ledger: Any, strikes: Strikes, notes: Notes) -> None:
     def took(settlements: Sequence[Settlement], answers: Sequence[bool]) -> None:
         for settlement, ok in zip(settlements, answers, strict=True):
             if ok and settlement.outcome is Outcome.DONE:
-                notes.write("settled", settlement.claim.ask.key.hex(), settlement.claim.token)
+                notes.write(
+                    "settled",
+                    f"{settlement.claim.ask.key.hex()}/{settlement.claim.ask.handler}",
+                    settlement.claim.token,
+                )
 
     class Watched(kind):  # type: ignore[misc, valid-type]
         __slots__ = ()
@@ -168,7 +172,7 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
 
     if conditions.exact:
         mark = "?" if conditions.url.startswith("sqlite") else "%s"
-        insert = f"INSERT INTO {TABLE} (round, number) VALUES ({mark}, {mark})"  # noqa: S608 - a name of our own
+        insert = f"INSERT INTO {TABLE} (round, number) VALUES ({mark}, {mark})"
 
         @bridge.on("*", name="exact")
         def exact(event: Event, transaction: Any) -> None:

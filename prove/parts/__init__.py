@@ -1,0 +1,50 @@
+"""The parts of the proof. Each is one line here, and a function that takes options and returns an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final
+
+from prove.outcome import Options, Outcome
+
+SERVERS: Final = ("sqlite", "redis", "postgres")
+ALL: Final = (*SERVERS, "dynamodb")
+NONE: Final = ("",)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part: what it does, on which ledgers, and how much of it."""
+
+    name: str
+    title: str
+    #: `module:function` in this package, imported when it is needed.
+    runs: str
+    amount: int
+    unit: str
+    ledgers: tuple[str, ...] = SERVERS
+    #: For DynamoDB, whose emulator is slow.
+    amount_dynamodb: int | None = None
+
+    def run(self, options: Options) -> Outcome:
+        """Run it."""
+        module, _, function = self.runs.partition(":")
+        run: Callable[[Options], Outcome] = getattr(import_module(f"prove.parts.{module}"), function)
+        return run(options)
+
+    def amount_on(self, ledger: str) -> int:
+        """Return how much a whole proof has of it."""
+        return self.amount_dynamodb if ledger == "dynamodb" and self.amount_dynamodb else self.amount
+
+
+PARTS: Final = {
+    part.name: part
+    for part in (
+        Part("kill", "workers killed at random points, around every call, and between events of a chain",
+             "workers:kill", 10_000, "kills", ALL, 2_000),
+        Part("stop", "workers stopped past their lease and continued, failing and succeeding, inside chains too",
+             "workers:stop", 2_000, "stops", ALL, 500),
+    )
+}  # fmt: skip

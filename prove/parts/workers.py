@@ -1,0 +1,73 @@
+"""Workers that are killed, or stopped past their lease."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from prove.attack import Attack, Tally, attack, run_round
+from prove.faults import Kind, make_faults
+from prove.outcome import Options, Outcome
+from prove.places import place_of, prepare
+from prove.round import in_child
+from prove.shrink import readable, shrink
+
+DOUBLED: Final = ("doubled in the transaction", "doubled under another key")
+
+
+def kill(options: Options) -> Outcome:
+    """Kill workers with SIGKILL."""
+    return _attacked(options, ("kill",))
+
+
+def stop(options: Options) -> Outcome:
+    """Stop workers for longer than their lease, and let them go on."""
+    return _attacked(options, ("stop",))
+
+
+def _attacked(options: Options, kinds: tuple[Kind, ...]) -> Outcome:
+    with place_of(options.ledger, options.folder) as url:
+        in_child(lambda: prepare(url))
+        plan = Attack(kinds, options.ledger, url, options.folder, options.seed)
+        tally = Tally()
+        for tally in attack(plan, options.amount, seconds=options.seconds, until_broken=True):
+            if options.progress:
+                options.progress(tally.faults)
+        outcome = outcome_of(tally, options)
+        if tally.failures:
+            outcome.history = _smallest(plan, tally)
+        return outcome
+
+
+def outcome_of(tally: Tally, options: Options) -> Outcome:
+    """Write a tally in the fields of all parts."""
+    outcome = Outcome(
+        tried=tally.faults,
+        lost=tally.broken["lost"],
+        doubled=sum(tally.broken[what] for what in DOUBLED),
+        doubled_plain=tally.doubled_plain,
+        broken={what: number for what, number in tally.broken.items() if number},
+        seconds=round(tally.seconds, 1),
+        figures={"rounds": tally.rounds, "events": tally.events, "deliveries": tally.deliveries},
+    )
+    if tally.faults < options.amount and not tally.failures:
+        outcome.notes.append(f"ended early: {tally.faults:,} of {options.amount:,} in the time that it had")
+    outcome.notes += [f"{number} x {trouble}" for trouble, number in tally.troubles.items()]
+    return outcome
+
+
+def _smallest(plan: Attack, tally: Tally) -> list[str]:
+    """Shrink the faults of the first failure, and tell what happened with those that are left."""
+    failure = tally.failures[0]
+    faults = make_faults(random.Random(f"{plan.seed} {failure.name}"), plan.kinds, plan.faults)
+    seen: list[list[str]] = [failure.history]
+
+    def breaks(fewer: object) -> bool:
+        judgement, _, _, history = run_round(plan, failure.name, list(fewer))  # type: ignore[call-overload]
+        if judgement.broken:
+            seen.append(history)
+        return bool(judgement.broken)
+
+    few = shrink(faults, breaks)
+    head = [f"seed {plan.seed}, round {failure.name}: {failure.broken}", *(f"fault: {fault}" for fault in few)]
+    return head + readable(seen[-1])
