@@ -1,1 +1,1 @@
-"""Proofs from outside: workers are killed, stopped and cut off, and what took effect is counted where they cannot reach."""
+"""Proofs from outside: workers are killed, stopped and cut off, and effects are counted where they cannot reach."""

@@ -59,16 +59,8 @@ def run_part(part: Part, ledger: str, seed: int, amount: int, minutes: float) ->
     """Run one part on one ledger, in a folder of its own."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oncebridge-prove-") as folder:
-        outcome = part.run(
-            Options(
-                ledger=ledger,
-                seed=seed,
-                amount=amount,
-                seconds=minutes * 60,
-                folder=Path(folder),
-                progress=_progress(part, amount),
-            )  # fmt: skip
-        )
+        options = Options(ledger, seed, amount, minutes * 60, Path(folder), _progress(part, amount))
+        outcome = part.run(options)
     outcome.seconds = round(time.monotonic() - begun, 1)
     command = f"{part.name} {f'--ledger {ledger} ' if ledger else ''}--seed {seed} --amount {amount}"
     return {
@@ -90,10 +82,9 @@ def _progress(part: Part, amount: int) -> Any:
 def show(row: dict[str, Any]) -> None:
     """Print what a part came to, and how to see it fail again."""
     state = "held" if row["held"] else "BROKEN"
+    tried = f"{row['tried']:>9,} {row['unit']:<12}"
     doubled = f"{row['lost']} lost, {row['doubled']} doubled, {row['doubled_plain']} doubled where nothing prevents it"
-    print(
-        f"{row['part']:<12} {row['ledger']:<9} {state:<7} {row['tried']:>9,} {row['unit']:<12} {doubled}, {row['seconds']} s"
-    )
+    print(f"{row['part']:<12} {row['ledger']:<9} {state:<7} {tried} {doubled}, {row['seconds']} s")
     for note in row["notes"]:
         print(f"    {note}")
     if not row["held"]:

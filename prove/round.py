@@ -12,6 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -112,10 +113,8 @@ class Round:
             taken = set(due)
             self._due = [(when, at) for when, at in self._due if at not in taken]
             life.batch = due
-            try:
+            with suppress(OSError):  # it died meanwhile, which is heard of next
                 send(life.socket, [self._stream.arrivals[at][1].decode() for at in due])
-            except OSError:
-                pass  # it died meanwhile, which is heard of next
 
     def _look_after_the_stopped(self) -> None:
         now = time.monotonic()

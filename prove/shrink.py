@@ -31,14 +31,19 @@ def readable(history: Sequence[str]) -> list[str]:
     """Write what happened in order, with milliseconds since the first line and workers by number."""
     if not history:
         return []
-    lines = sorted((int(line.split(" ")[0]), *line.split(" ")[1:]) for line in history)
+    lines = sorted(history, key=_when)
     workers: dict[str, int] = {}
     told = []
-    for at, pid, what, *words in lines:
-        worker = workers.setdefault(str(pid), len(workers) + 1)
-        ms = (int(at) - int(lines[0][0])) / 1e6
-        told.append(f"{ms:9.2f} ms  worker {worker}: {_SENTENCES[str(what)].format(*words).replace('_', ' ')}")
+    for line in lines:
+        _, pid, what, *words = line.split(" ")
+        worker = workers.setdefault(pid, len(workers) + 1)
+        ms = (_when(line) - _when(lines[0])) / 1e6
+        told.append(f"{ms:9.2f} ms  worker {worker}: {_SENTENCES[what].format(*words).replace('_', ' ')}")
     return told
+
+
+def _when(line: str) -> int:
+    return int(line.partition(" ")[0])
 
 
 _SENTENCES: Final = {

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -96,62 +96,45 @@ class Strikes:
 
 
 def watch(ledger: Any, strikes: Strikes, notes: Notes) -> None:
-    """Let faults strike around the calls of a ledger, and write down which ends of claims it took."""
+    """Let faults strike around the calls of a ledger, and write down which ends of claims it took.
+
+    The ledger stays of its own kind, so that the program sees the same abilities as always.
+    """
     kind = type(ledger)
 
-    def took(settlements: Sequence[Settlement], answers: Sequence[bool]) -> None:
+    def took(settlements: Sequence[Settlement], answers: Sequence[bool]) -> list[bool]:
         for settlement, ok in zip(settlements, answers, strict=True):
             if ok and settlement.outcome is Outcome.DONE:
-                notes.write(
-                    "settled",
-                    f"{settlement.claim.ask.key.hex()}/{settlement.claim.ask.handler}",
-                    settlement.claim.token,
-                )
+                ask = settlement.claim.ask
+                notes.write("settled", f"{ask.key.hex()}/{ask.handler}", settlement.claim.token)
+        strikes.at("after settle")
+        return list(answers)
 
-    class Watched(kind):  # type: ignore[misc, valid-type]
-        __slots__ = ()
+    def claim(self: Any, *given: Any, **named: Any) -> Any:
+        strikes.at("before claim")
+        answers = kind.claim(self, *given, **named)
+        strikes.at("after claim")
+        return answers
 
-        def claim(self, *given: Any, **named: Any) -> Any:
-            strikes.at("before claim")
-            answers = super().claim(*given, **named)
-            strikes.at("after claim")
-            return answers
+    def settle(self: Any, settlements: Sequence[Settlement]) -> list[bool]:
+        strikes.at("before settle")
+        return took(settlements, kind.settle(self, settlements))
 
-        def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+    def start_settle(self: Any, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
+        strikes.at("before settle")
+        finish = kind.start_settle(self, settlements)
+        return lambda: took(settlements, finish())
+
+    @contextmanager
+    def transaction(self: Any, settlement: Settlement) -> Iterator[Any]:
+        with kind.transaction(self, settlement) as opened:
+            yield opened
             strikes.at("before settle")
-            answers: list[bool] = super().settle(settlements)
-            took(settlements, answers)
-            strikes.at("after settle")
-            return answers
+        took([settlement], [True])
 
-        if hasattr(kind, "start_settle"):
-
-            def start_settle(self, settlements: Sequence[Settlement]) -> Callable[[], list[bool]]:
-                strikes.at("before settle")
-                finish = super().start_settle(settlements)
-
-                def finished() -> list[bool]:
-                    answers: list[bool] = finish()
-                    took(settlements, answers)
-                    strikes.at("after settle")
-                    return answers
-
-                return finished
-
-        if hasattr(kind, "transaction"):
-
-            def transaction(self, settlement: Settlement) -> AbstractContextManager[Any]:
-                return self._watched(settlement, super().transaction(settlement))
-
-            @contextmanager
-            def _watched(self, settlement: Settlement, inner: AbstractContextManager[Any]) -> Iterator[Any]:
-                with inner as transaction:
-                    yield transaction
-                    strikes.at("before settle")
-                took([settlement], [True])
-                strikes.at("after settle")
-
-    ledger.__class__ = Watched
+    watched = (claim, settle, start_settle, transaction)
+    own = {one.__name__: one for one in watched if hasattr(kind, one.__name__)}
+    ledger.__class__ = type(f"Watched{kind.__name__}", (kind,), {"__slots__": (), **own})
 
 
 def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridge:
