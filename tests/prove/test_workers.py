@@ -1,0 +1,134 @@
+"""The short form of the proof: workers are killed and stopped on real ledgers, and the judge sees what they do wrong."""
+
+import random
+
+import msgspec
+import pytest
+from prove.attack import Attack, attack
+from prove.checks import Effect, Seen, judge
+from prove.faults import make_faults
+from prove.outcome import Options
+from prove.parts.workers import kill, stop
+from prove.places import place_of, prepare
+from prove.round import in_child
+from prove.shrink import shrink
+from prove.stream import Happened, make_stream
+
+from oncebridge.claim import Outcome
+
+SEED = 20
+
+
+@pytest.mark.parametrize("ledger", ["sqlite", "redis", "postgres"])
+@pytest.mark.parametrize("part", [kill, stop], ids=["kill", "stop"])
+def test_no_promise_is_broken_by_workers_that_die_or_come_late(part, ledger, tmp_path):
+    """Nothing is lost, and nothing is doubled that its sink can prevent."""
+    amount = 24 if part is kill else 8
+    outcome = part(Options(ledger, SEED, amount, 60.0, tmp_path))
+    assert outcome.broken == {}, "\n".join(outcome.history)
+    assert outcome.tried >= amount
+    assert outcome.held
+
+
+def test_a_part_that_tried_nothing_has_not_held(tmp_path):
+    """Zero faults in the time that it had are no proof."""
+    assert not kill(Options("sqlite", SEED, 24, 0.0, tmp_path)).held
+
+
+# --- a program that is broken is caught ------------------------------------------------------------------
+
+
+def call_failures_done(bridge):
+    """Take a failure of a handler for a success."""
+    kind = type(bridge.ledger)
+
+    def all_done(settlements):
+        return [msgspec.structs.replace(one, outcome=Outcome.DONE) for one in settlements]
+
+    def settle(self, settlements):
+        return kind.settle(self, all_done(settlements))
+
+    def start_settle(self, settlements):
+        return kind.start_settle(self, all_done(settlements))
+
+    spoiled = {"__slots__": (), "settle": settle, "start_settle": start_settle}
+    bridge.ledger.__class__ = type("Careless", (kind,), spoiled)
+
+
+def test_a_program_that_calls_failures_done_is_caught(tmp_path):
+    """Its events are lost, and the judge says which."""
+    with place_of("redis", tmp_path) as url:
+        in_child(lambda: prepare(url))
+        plan = Attack(("raise",), "redis", url, tmp_path, SEED, spoil=call_failures_done)
+        *_, tally = attack(plan, 60, seconds=60, until_broken=True)
+    assert tally.broken["lost"] > 0
+
+
+# --- the judge -------------------------------------------------------------------------------------------
+
+FACT, OLDER, NEWER, TIE = (
+    Happened(0, None, 1), Happened(1, 0, 10), Happened(2, 0, 20), Happened(3, 0, 20),
+)  # fmt: skip
+EVENTS = (FACT, OLDER, NEWER, TIE)
+RIGHT = [Effect(0, "k0", 5), Effect(1, "k1", 6), Effect(2, "k2", 7), Effect(3, "k3", 8)]
+
+
+def broken(effects, **seen):
+    """Judge these effects."""
+    return judge(EVENTS, Seen(effects=effects, **seen), stuck=(), unbalanced=0).broken
+
+
+def test_the_judge_has_nothing_against_what_is_right():
+    """Each event once, in order; or a state left out because a newer one took effect; or a plain double."""
+    assert broken(RIGHT) == {}
+    assert broken([one for one in RIGHT if one.number != 1]) == {}
+    assert broken([*RIGHT[:1], *RIGHT]) == {}
+    assert broken(RIGHT, exact={0: 1, 2: 1, 3: 1}, settled=[("k0/", 5), ("k0/", 5)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("effects", "seen", "expected"),
+    [
+        (RIGHT[1:], {}, {"lost": 1}),
+        (RIGHT[:3], {}, {"lost": 1}),
+        (RIGHT[:2], {}, {"lost": 2, "not the newest state": 1}),
+        (RIGHT, {"exact": {0: 2, 2: 1, 3: 1}}, {"doubled in the transaction": 1}),
+        (RIGHT, {"exact": {2: 1, 3: 1}}, {"lost": 1}),
+        ([*RIGHT, Effect(0, "other", 9)], {}, {"doubled under another key": 1}),
+        (RIGHT, {"settled": [("k0/", 5), ("k0/", 6)]}, {"stale settles": 1}),
+        ([*RIGHT, Effect(1, "k1", 9)], {}, {"not the newest state": 1}),
+        (RIGHT, {"again": 2}, {"processed again after all was done": 2}),
+    ],
+)
+def test_the_judge_sees_what_is_wrong(effects, seen, expected):
+    """A lost fact, a lost tie, a double, a stale settle, an old state on top."""
+    assert broken(effects, **seen) == expected
+
+
+# --- plans -----------------------------------------------------------------------------------------------
+
+
+def test_a_seed_repeats_a_plan():
+    """The same seed gives the same stream and the same faults, another seed others."""
+    assert make_stream(1, "a") == make_stream(1, "a")
+    assert make_stream(1, "a") != make_stream(2, "a")
+    drawn = [make_faults(random.Random(seed), ("kill", "stop"), 50) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_stream_is_hard_enough():
+    """At least three in ten deliveries are duplicates, states tie, and newer ones overtake older ones."""
+    streams = [make_stream(seed, "a") for seed in range(20)]
+    arrivals = sum(len(stream.arrivals) for stream in streams)
+    events = sum(len(stream.events) for stream in streams)
+    assert (arrivals - events) / arrivals >= 0.3
+    times = [(event.entity, event.time_ms) for event in streams[0].events if event.entity is not None]
+    assert len(set(times)) < len(times)
+    order = [number for number, _ in streams[0].arrivals]
+    assert order != sorted(order)
+
+
+def test_a_failure_is_shrunk_to_the_faults_that_it_needs():
+    """Whatever else happened is left out."""
+    assert shrink(list(range(20)), lambda faults: {3, 17} <= set(faults)) == [3, 17]
+    assert shrink([1], lambda _: True) == []
