@@ -1,4 +1,4 @@
-"""The short form of the proof: workers are killed and stopped on real ledgers, and the judge sees what they do wrong."""
+"""The short form of the proof: workers are killed and stopped on real ledgers, and the judge sees what is wrong."""
 
 import random
 
