@@ -202,6 +202,7 @@ class Looked:
 
     def update_until(self, locator, text):
         """Let the page ask for news until something says this."""
+        locator.first.wait_for()
         for _ in range(60):
             if text in (locator.first.text_content() if locator.count() else ""):
                 return

@@ -44,17 +44,9 @@ def live(tmp_path):
 
 
 @pytest.fixture
-def look(chromium, request):
-    """Open a window on the console."""
-    contexts = []
-
-    def looked(of=None, width=DESK, **given):
-        contexts.append(chromium.new_context(viewport={"width": width, "height": 900}, **given))
-        return Looked(contexts[-1], of or request.getfixturevalue("console"))
-
-    yield looked
-    for context in contexts:
-        context.close()
+def look(window, request):
+    """Open a window on a console: that of all tests, unless another is named."""
+    return lambda of=None, *given, **more: window(of or request.getfixturevalue("console"), *given, **more)
 
 
 @pytest.fixture(scope="module")
