@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from prove.evidence import write_page
 from prove.outcome import Options
 from prove.parts import PARTS, Part
+from prove.results import save
 
 SHORT = 0.005
 MINUTES = 75.0
@@ -39,6 +41,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         "--amount", type=int, help="how much of it; a part's own otherwise, a little of it without PART"
     )
     parser.add_argument("--minutes", type=float, default=MINUTES, help="each part on each ledger ends after these")
+    parser.add_argument("--save", action="store_true", help="keep the results, and write docs/evidence.html anew")
     parser.add_argument("--json", action="store_true", help="print a line of JSON per part and ledger")
     found = parser.parse_args(given)
     if unknown := [name for name in found.parts if name not in PARTS]:
@@ -107,10 +110,14 @@ def main() -> int:
     for part, ledger, amount in runs(options):
         row = run_part(part, ledger, seed, amount, options.minutes)
         held = held and row["held"]
+        if options.save:
+            save(row)
         if options.json:
             print(json.dumps(row), flush=True)
         else:
             show(row)
+    if options.save:
+        write_page()
     return 0 if held else 1
 
 

@@ -1,0 +1,44 @@
+"""What is promised, and which parts of the proof attack it; and what none of them shows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Title, promise, parts.
+GUARANTEES: Final = (
+    (
+        "Nothing is lost when workers die",
+        "A delivery is acknowledged only when its event is settled for good, whatever kills or stops its worker.",
+        ("kill", "stop", "ways-in", "interrupts", "forks"),
+    ),
+    (
+        "Nothing is lost or doubled when replies are",
+        "A reply that is lost, late, cut or dripped changes nothing: the call is repeated under the same nonce.",
+        ("network", "restarts", "redis", "failover", "outage"),
+    ),
+    (
+        "One worker at a time",
+        "Of many that want an event or an entity one has it; a late one changes nothing.",
+        ("contenders", "clocks", "schedules", "exploration", "specification"),
+    ),
+    (
+        "Nothing is acknowledged in vain",
+        "A full disk, a full server, a file that is gone: it recovers by itself or says what to do.",
+        ("resources", "soak"),
+    ),
+    (
+        "Hostile input does no harm",
+        "No input crashes it, goes unaccounted, is slow beyond its size, hides a real event, or shows what is private.",
+        ("fuzz", "poison", "canaries"),
+    ),
+)
+
+NOT_SHOWN: Final = (
+    "AWS itself. DynamoDB, SQS and Lambda ran as emulators, which were not compared with the originals.",
+    "A power cut. Processes and servers were killed; the machine, its disk and its cache kept running.",
+    "Several machines. All workers and servers shared one clock, unless a part moved it, and one network stack.",
+    "Hours of every fault at once. Parts run one after another, most with faults of one kind.",
+    "Exact schedules. A seed repeats the stream and the plan of faults; who comes first is the machine's choice.",
+    "Zero. A bound of 3/N says that a rate above it would have shown itself with 95 % certainty in as many tries.",
+    "Receivers. That yours honours a key or compares tokens is for you to test.",
+)

@@ -1,0 +1,51 @@
+"""The newest results, kept in the repository: one for each part and ledger, with what is needed to repeat it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RESULTS: Final = ROOT / "prove" / "results.json"
+
+
+def saved() -> list[dict[str, Any]]:
+    """Return what is kept."""
+    found: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    return found
+
+
+def save(row: dict[str, Any]) -> None:
+    """Keep a result in the place of the one before it, unless that one tried more and both held.
+
+    A failure always takes the place: nobody may hide one behind an earlier success.
+    """
+    rows = {(one["part"], one["ledger"]): one for one in saved()}
+    place = row["part"], row["ledger"]
+    before = rows.get(place)
+    if before is None or not row["held"] or not before["held"] or row["tried"] >= before["tried"]:
+        rows[place] = {**row, **circumstances()}
+    RESULTS.write_text(json.dumps([rows[place] for place in sorted(rows)], indent=1, sort_keys=True) + "\n")
+
+
+def circumstances() -> dict[str, str]:
+    """Say what ran, where and when."""
+    system = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores"
+    return {
+        "commit": _commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": f"{system}, Python {platform.python_version()}",
+    }
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
