@@ -15,7 +15,7 @@ from prove.faults import Fault, Kind, make_faults
 from prove.places import IN_SQL, exact_effects, kind_of
 from prove.round import Round, Told, in_child
 from prove.stream import Stream, make_stream
-from prove.worker import Conditions, Notes, Strikes, make_bridge
+from prove.worker import CLAIMS, Conditions, Notes, Strikes, make_bridge
 
 if TYPE_CHECKING:
     from oncebridge import Bridge
@@ -35,6 +35,10 @@ class Attack:
     seed: int
     spoil: Callable[[Bridge], None] | None = None
     way_in: str = "process_many"
+    #: Gives a round to workers; a way in that is a command has its own.
+    drive: Callable[[Conditions, Stream, Sequence[Fault], int], Told] | None = None
+    #: Where claims are lent out, for workers that come by HTTP.
+    service: str = ""
     faults: int = FAULTS_PER_ROUND
     lease_seconds: float = 0.3
 
@@ -99,19 +103,19 @@ def _add(tally: Tally, judgement: Judgement, told: Told, stream: Stream, history
 
 def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgement, Told, Stream, list[str]]:
     """Run one round with these faults, and judge it."""
-    exact = kind_of(plan.ledger) in IN_SQL
+    exact = kind_of(plan.ledger) in IN_SQL and plan.way_in != CLAIMS
     # A round of its own each time: what an earlier try of the same round left must not help this one.
     unique = f"{name}-{time.monotonic_ns():x}"
     notes = plan.folder / f"{unique}.notes"
     conditions = Conditions(
         url=plan.url, name=unique, notes=notes, exact=exact, spoil=plan.spoil, way_in=plan.way_in,
-        lease_seconds=plan.lease_seconds,
+        lease_seconds=plan.lease_seconds, service=plan.service,
     )  # fmt: skip
     stream = make_stream(plan.seed, name)
     stream = replace(
         stream, arrivals=tuple((n, raw.replace(name.encode(), unique.encode())) for n, raw in stream.arrivals)
     )
-    told = Round(conditions, stream, faults, plan.seed, WORKERS).run()
+    told = (plan.drive or _by_calls)(conditions, stream, faults, plan.seed)
     seen = read_notes(notes)
     if not told.stuck:
         seen.again = in_child(lambda: _second_pass(replace(conditions, notes=notes.with_suffix(".again")), stream))
@@ -121,6 +125,10 @@ def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgeme
     notes.unlink(missing_ok=True)
     notes.with_suffix(".again").unlink(missing_ok=True)
     return judge(stream.events, seen, stuck=told.stuck, unbalanced=told.unbalanced), told, stream, seen.history
+
+
+def _by_calls(conditions: Conditions, stream: Stream, faults: Sequence[Fault], seed: int) -> Told:
+    return Round(conditions, stream, faults, seed, WORKERS).run()
 
 
 def _second_pass(conditions: Conditions, stream: Stream) -> int:

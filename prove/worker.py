@@ -31,6 +31,8 @@ from prove.stream import number_in
 LENGTH: Final = 4
 #: The effects of the handler that writes in the ledger's own transaction.
 TABLE: Final = "proof_effects"
+#: The way in of programs that ask for claims over HTTP.
+CLAIMS: Final = "claims"
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Conditions:
     #: Changes the program before it is used: for showing that a broken one is caught.
     spoil: Callable[[Bridge], None] | None = None
     way_in: str = "process_many"
+    #: Where claims are lent out, for the way in by them.
+    service: str = ""
 
 
 class Notes:
@@ -173,14 +177,25 @@ def live(conditions: Conditions, fault: Fault | None, parent: socket.socket) -> 
     code = 1
     try:
         notes = Notes(conditions.notes)
-        with make_bridge(conditions, Strikes(fault, notes), notes) as bridge:
+        with _worker(conditions, Strikes(fault, notes), notes) as process:
             while (batch := receive(parent)) is not None:
-                send(parent, _processed(bridge, [raw.encode() for raw in batch], conditions.way_in))
+                send(parent, process([raw.encode() for raw in batch]))
         code = 0
     except BaseException:  # noqa: BLE001 - a forked process must never return into what its parent was doing
         traceback.print_exc()
     sys.stderr.flush()
     os._exit(code)
+
+
+@contextmanager
+def _worker(conditions: Conditions, strikes: Strikes, notes: Notes) -> Iterator[Callable[[list[bytes]], Any]]:
+    if conditions.way_in == CLAIMS:
+        from prove.claimant import Claimant
+
+        yield Claimant(conditions, strikes, notes).process
+    else:
+        with make_bridge(conditions, strikes, notes) as bridge:
+            yield lambda raws: _processed(bridge, raws, conditions.way_in)
 
 
 def _processed(bridge: Bridge, raws: list[bytes], way_in: str) -> dict[str, Any]:

@@ -46,5 +46,9 @@ PARTS: Final = {
              "workers:kill", 10_000, "kills", ALL, 2_000),
         Part("stop", "workers stopped past their lease and continued, failing and succeeding, inside chains too",
              "workers:stop", 2_000, "stops", ALL, 500),
+        Part("ways-in", "workers killed and stopped by way of process, consume, serve, claims over HTTP, and Lambda",
+             "ways_in:ways_in", 1_000, "faults"),
+        Part("exploration", "every order of two workers' steps and faults, on the real rules",
+             "exploring:explore_all", 5_000_000, "states", NONE),
     )
 }  # fmt: skip

@@ -35,7 +35,7 @@ def _attacked(options: Options, kinds: tuple[Kind, ...]) -> Outcome:
                 options.progress(tally.faults)
         outcome = outcome_of(tally, options)
         if tally.failures:
-            outcome.history = _smallest(plan, tally)
+            outcome.history = smallest(plan, tally)
         return outcome
 
 
@@ -56,7 +56,7 @@ def outcome_of(tally: Tally, options: Options) -> Outcome:
     return outcome
 
 
-def _smallest(plan: Attack, tally: Tally) -> list[str]:
+def smallest(plan: Attack, tally: Tally) -> list[str]:
     """Shrink the faults of the first failure, and tell what happened with those that are left."""
     failure = tally.failures[0]
     faults = make_faults(random.Random(f"{plan.seed} {failure.name}"), plan.kinds, plan.faults)

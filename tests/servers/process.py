@@ -57,7 +57,7 @@ def listens(port: int) -> bool:
         return True
 
 
-def _dying_with_parent(command: Sequence[str]) -> list[str]:
+def dying_with_parent(command: Sequence[str]) -> list[str]:
     """Let the kernel end a server whose test run was killed (Linux only)."""
     if sys.platform != "linux":
         return list(command)
@@ -96,7 +96,7 @@ class ServerProcess:
         """Start it and wait until it is ready."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                _dying_with_parent(self._command),
+                dying_with_parent(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
