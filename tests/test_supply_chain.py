@@ -65,6 +65,7 @@ def test_whole_locks_are_accepted(tree):
         f"msgspec>=0.20.0 --hash=sha256:{SHA256}",
         f"msgspec --hash=sha256:{SHA256}",
         f"msgspec==0.20.0 --hash=md5:{SHA256[:32]}",
+        f"msgspec==0.20.0 --hash=sha256:{SHA256} --hash=md5:{SHA256[:32]}",
         f"msgspec==0.20.0 --hash=sha256:{SHA256[:-1]}",
         "msgspec @ git+ssh://localhost/msgspec",
         "--editable .",
