@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from prove import exact
 from prove.checks import Judgement, judge, read_notes
 from prove.faults import Fault, Kind, make_faults
-from prove.places import IN_SQL, exact_effects, kind_of
+from prove.places import kind_of
 from prove.round import Round, Told, in_child
 from prove.stream import Stream, make_stream
 from prove.worker import CLAIMS, Conditions, Notes, Strikes, make_bridge
@@ -103,12 +104,12 @@ def _add(tally: Tally, judgement: Judgement, told: Told, stream: Stream, history
 
 def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgement, Told, Stream, list[str]]:
     """Run one round with these faults, and judge it."""
-    exact = kind_of(plan.ledger) in IN_SQL and plan.way_in != CLAIMS
+    is_exact = kind_of(plan.ledger) in exact.LEDGERS and plan.way_in != CLAIMS
     # A round of its own each time: what an earlier try of the same round left must not help this one.
     unique = f"{name}-{time.monotonic_ns():x}"
     notes = plan.folder / f"{unique}.notes"
     conditions = Conditions(
-        url=plan.url, name=unique, notes=notes, exact=exact, spoil=plan.spoil, way_in=plan.way_in,
+        url=plan.url, name=unique, notes=notes, exact=is_exact, spoil=plan.spoil, way_in=plan.way_in,
         lease_seconds=plan.lease_seconds, service=plan.service,
     )  # fmt: skip
     stream = make_stream(plan.seed, name)
@@ -119,8 +120,8 @@ def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgeme
     seen = read_notes(notes)
     if not told.stuck:
         seen.again = in_child(lambda: _second_pass(replace(conditions, notes=notes.with_suffix(".again")), stream))
-    if exact:
-        found: dict[str, Any] = in_child(lambda: exact_effects(plan.url, unique))
+    if is_exact:
+        found: dict[str, Any] = in_child(lambda: exact.counted(plan.url, unique))
         seen.exact = {int(number): times for number, times in found.items()}
     notes.unlink(missing_ok=True)
     notes.with_suffix(".again").unlink(missing_ok=True)

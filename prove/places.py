@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from prove.worker import TABLE
+from prove import exact
 
 LEDGERS: Final = ("sqlite", "redis", "postgres", "dynamodb")
-#: Those whose transaction can hold the effect of a handler in SQL.
-IN_SQL: Final = ("sqlite", "postgres")
-CREATE: Final = f"CREATE TABLE IF NOT EXISTS {TABLE} (round text NOT NULL, number integer NOT NULL)"
 
 
 def kind_of(ledger: str) -> str:
@@ -46,7 +41,7 @@ def place_of(ledger: str, folder: Path) -> Iterator[str]:
 
         (folder / "aws").mkdir()
         with running_ministack(folder / "aws") as server:
-            yield f"dynamodb://proof?endpoint={server.url}"
+            yield f"dynamodb://proof?region={server.region}&endpoint_url={server.url}"
     else:
         raise ValueError(f"no such ledger: {ledger!r}; there are {', '.join(LEDGERS)}, or give a URL")
 
@@ -58,27 +53,5 @@ def prepare(url: str) -> None:
     with closing(Bridge(url)) as bridge:
         bridge.ledger.migrate()
         bridge.open()
-    for connection in _connected(url):
-        connection.execute(CREATE)
-        connection.commit()
-
-
-def exact_effects(url: str, name: str) -> dict[int, int]:
-    """Count the rows of each event in the table of the effects."""
-    for connection in _connected(url):
-        mark = "?" if url.startswith("sqlite") else "%s"
-        found = connection.execute(f"SELECT number FROM {TABLE} WHERE round = {mark}", (name,))
-        return dict(Counter(number for (number,) in found))
-    return {}
-
-
-def _connected(url: str) -> Iterator[Any]:
-    """Connect past the program, where that is SQL."""
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as file:
-            yield file
-    elif url.startswith("postgres"):
-        import psycopg
-
-        with psycopg.connect(url) as server:
-            yield server
+    if kind_of(url) in exact.LEDGERS:
+        exact.create(url)

@@ -25,12 +25,11 @@ from oncebridge import Bridge, Event, Settings
 from oncebridge.claim import Outcome, Settlement
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.retry import RetryPolicy
+from prove.exact import writer
 from prove.faults import Fault, Where
 from prove.stream import number_in
 
 LENGTH: Final = 4
-#: The effects of the handler that writes in the ledger's own transaction.
-TABLE: Final = "proof_effects"
 #: The way in of programs that ask for claims over HTTP.
 CLAIMS: Final = "claims"
 
@@ -158,13 +157,12 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
         strikes.at("after effect")
 
     if conditions.exact:
-        mark = "?" if conditions.url.startswith("sqlite") else "%s"
-        insert = f"INSERT INTO {TABLE} (round, number) VALUES ({mark}, {mark})"
+        write = writer(conditions.url, conditions.name)
 
         @bridge.on("*", name="exact")
         def exact(event: Event, transaction: Any) -> None:
             strikes.at("before effect")
-            transaction.execute(insert, (conditions.name, number_in(event.body)))
+            write(transaction, number_in(event.body))
             strikes.at("after effect")
 
     if conditions.spoil:
