@@ -184,7 +184,7 @@ def consume(conditions: Conditions, stream: Stream, faults: Sequence[Fault], _se
 
 def _started(command: list[str], variables: dict[str, str], log: Path) -> subprocess.Popen[str]:
     with log.open("ab") as errors:
-        return subprocess.Popen(  # noqa: S603 - our own command
+        return subprocess.Popen(
             command, env=os.environ | variables, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL,
             text=True,
         )  # fmt: skip
