@@ -109,11 +109,36 @@ def test_a_page_is_printed_whole_and_light(look, paths, page):
     assert unseen.count() == 0
 
 
+def test_a_long_payload_is_printed_whole(look, live):
+    """What is scrolled through on a screen is on paper from its first line to its last."""
+    (key,) = leave_letters(live.url, 1, "a long one", status="many words " * 2000)
+    looked = look(live)
+    looked.go(f"/dead/{key}")
+    looked.button("Show payload and error").click()
+    looked.says("many words", "#payload")
+    assert looked.page.evaluate(CUT_OFF) != []
+    looked.page.emulate_media(media="print")
+    assert looked.page.evaluate(CUT_OFF) == []
+
+
 #: Elements whose content does not fit in them, and cannot be scrolled to on paper.
 CUT_OFF = """() => [...document.querySelectorAll("main *, footer *")]
     .filter(one => getComputedStyle(one).overflow !== "visible" && !one.closest(".unseen, svg, select, input"))
     .filter(one => one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1)
     .map(one => one.outerHTML.slice(0, 200))"""
+
+
+def test_the_buttons_for_what_is_ticked_are_at_hand(look):
+    """Wherever on a long list somebody ticks a letter, the buttons for it are in the window, and hide no focus."""
+    looked = look()
+    looked.go("/dead")
+    box = looked.page.locator("#letters tbody input").nth(20)
+    looked.hand.reach(looked.page.locator("#letters a.key").nth(30))
+    bar = looked.button("Redrive the chosen").bounding_box()
+    assert bar["y"] + bar["height"] <= 900
+    focused = looked.page.locator(":focus").bounding_box()
+    assert focused["y"] + focused["height"] <= bar["y"]
+    box.check()
 
 
 # --- live --------------------------------------------------------------------------------------------
