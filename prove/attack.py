@@ -117,15 +117,22 @@ def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgeme
         stream, arrivals=tuple((n, raw.replace(name.encode(), unique.encode())) for n, raw in stream.arrivals)
     )
     told = (plan.drive or _by_calls)(conditions, stream, faults, plan.seed)
+    judgement, history = judge_round(conditions, stream, told)
+    return judgement, told, stream, history
+
+
+def judge_round(conditions: Conditions, stream: Stream, told: Told) -> tuple[Judgement, list[str]]:
+    """Judge what lies outside the program after a round, and tell what happened; what it had written is gone then."""
+    notes, again = conditions.notes, conditions.notes.with_suffix(".again")
     seen = read_notes(notes)
     if not told.stuck:
-        seen.again = in_child(lambda: _second_pass(replace(conditions, notes=notes.with_suffix(".again")), stream))
-    if is_exact:
-        found: dict[str, Any] = in_child(lambda: exact.counted(plan.url, unique))
+        seen.again = in_child(lambda: _second_pass(replace(conditions, notes=again), stream))
+    if conditions.exact:
+        found: dict[str, Any] = in_child(lambda: exact.counted(conditions.url, conditions.name))
         seen.exact = {int(number): times for number, times in found.items()}
     notes.unlink(missing_ok=True)
-    notes.with_suffix(".again").unlink(missing_ok=True)
-    return judge(stream.events, seen, stuck=told.stuck, unbalanced=told.unbalanced), told, stream, seen.history
+    again.unlink(missing_ok=True)
+    return judge(stream.events, seen, stuck=told.stuck, unbalanced=told.unbalanced), seen.history
 
 
 def _by_calls(conditions: Conditions, stream: Stream, faults: Sequence[Fault], seed: int) -> Told:

@@ -1,6 +1,7 @@
 """Programs that are broken on purpose, by name: processes that are started anew can find them."""
 
-from oncebridge.claim import Claim, Outcome, Settlement, Verdict
+from oncebridge.claim import Answer, Claim, Outcome, Settlement, Verdict
+from oncebridge.errors import LedgerUnavailable
 
 
 def done_before_its_effect(bridge):
@@ -19,3 +20,16 @@ def done_before_its_effect(bridge):
         return answers
 
     bridge.ledger.__class__ = type("Hasty", (kind,), {"__slots__": (), "claim": claim})
+
+
+def acknowledged_without_a_ledger(bridge):
+    """Take whatever cannot be asked for a duplicate, as a lock does that "fails open"."""
+    kind = type(bridge.ledger)
+
+    def claim(self, asks, *given, **named):
+        try:
+            return kind.claim(self, asks, *given, **named)
+        except LedgerUnavailable:
+            return [Answer(Verdict.REDELIVERY) for _ in asks]
+
+    bridge.ledger.__class__ = type("Careless", (kind,), {"__slots__": (), "claim": claim})

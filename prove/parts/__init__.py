@@ -48,6 +48,8 @@ PARTS: Final = {
              "workers:stop", 2_000, "stops", ALL, 500),
         Part("ways-in", "workers killed and stopped by way of process, consume, serve, claims over HTTP, and Lambda",
              "ways_in:ways_in", 1_000, "faults"),
+        Part("outage", "the ledger away and silent while 200 deliveries a second arrive, then slow with 30 % errors",
+             "outage:outage", 600, "seconds", ALL),
         Part("exploration", "every order of two workers' steps and faults, on the real rules",
              "exploring:explore_all", 5_000_000, "states", NONE),
     )

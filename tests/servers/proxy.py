@@ -1,6 +1,7 @@
 """A network that fails on cue: stands between a client and a server, and cuts, swallows or keeps back what passes."""
 
 import contextlib
+import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ class Proxy:
         self._passes.set()
         self._refuses = False
         self._drips_seconds: float | None = None
+        self._falters: tuple[float, float, random.Random] | None = None
         self._healed = threading.Event()
         self._drops_reply_to: Callable[[bytes], bool] | None = None
         #: Set once a reply was dropped.
@@ -55,11 +57,19 @@ class Proxy:
     def swallow(self) -> None:
         """Pass nothing on in either direction and answer nothing, as a black hole; connections stay."""
         self._passes.clear()
+        self._refuses = False
 
     def drip(self, seconds: float) -> None:
         """Pass replies on one byte at a time, each after so many seconds: the server is never silent."""
         self._healed.clear()
         self._drips_seconds = seconds
+
+    def falter(self, seconds: float, share: float, dice: random.Random) -> None:
+        """Keep every reply back for so long, and cut the connection in place of some of them."""
+        self._healed.clear()
+        self._falters = (seconds, share, dice)
+        self._refuses = False
+        self._passes.set()
 
     def drop_reply_to(self, matches: Callable[[bytes], bool]) -> None:
         """Let the next request that matches reach the server, then cut the connection in place of its reply."""
@@ -71,6 +81,7 @@ class Proxy:
         self._refuses = False
         self._drops_reply_to = None
         self._drips_seconds = None
+        self._falters = None
         self._healed.set()
         self._passes.set()
 
@@ -127,6 +138,12 @@ class Proxy:
                     self.dropped.set()  # the server has done it, and nobody learns of it
                     _reset(target, source)
                     return
+                if not is_request and self._falters is not None:
+                    seconds, share, dice = self._falters
+                    self._healed.wait(seconds)
+                    if dice.random() < share:
+                        _reset(target, source)
+                        return
                 while not is_request and self._drips_seconds is not None and data:
                     self._healed.wait(self._drips_seconds)
                     target.sendall(data[:1])
