@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -23,14 +26,32 @@ def saved() -> list[dict[str, Any]]:
 def save(row: dict[str, Any]) -> None:
     """Keep a result in the place of the one before it, unless that one tried more and both held.
 
-    A failure always takes the place: nobody may hide one behind an earlier success.
+    A failure always takes the place: nobody may hide one behind an earlier success. Parts that run beside each other
+    may save at the same time.
     """
-    rows = {(one["part"], one["ledger"]): one for one in saved()}
-    place = row["part"], row["ledger"]
-    before = rows.get(place)
-    if before is None or not row["held"] or not before["held"] or row["tried"] >= before["tried"]:
-        rows[place] = {**row, **circumstances()}
-    RESULTS.write_text(json.dumps([rows[place] for place in sorted(rows)], indent=1, sort_keys=True) + "\n")
+    named = {**row, **circumstances()}
+    with _alone():
+        rows = {(one["part"], one["ledger"]): one for one in saved()}
+        place = row["part"], row["ledger"]
+        before = rows.get(place)
+        if before is None or not row["held"] or not before["held"] or row["tried"] >= before["tried"]:
+            rows[place] = named
+        _replace(json.dumps([rows[place] for place in sorted(rows)], indent=1, sort_keys=True) + "\n")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until nobody else saves; the lock ends with its process."""
+    with RESULTS.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(text: str) -> None:
+    """Write the file as a whole, or not at all."""
+    whole = RESULTS.with_suffix(".new")
+    whole.write_text(text, encoding="utf-8")
+    whole.replace(RESULTS)
 
 
 def circumstances() -> dict[str, str]:

@@ -1,0 +1,45 @@
+"""Results that are kept: none takes another's place that it should not, also where several parts save at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from prove import results
+
+
+@pytest.fixture(autouse=True)
+def own_file(tmp_path, monkeypatch):
+    """Save elsewhere than in the repository."""
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(results, "_commit", lambda: "abc")
+
+
+def row(part="kill", ledger="redis", tried=10, *, held=True):
+    """Return a result."""
+    return {"part": part, "ledger": ledger, "tried": tried, "held": held}
+
+
+def test_parts_that_save_at_the_same_time_keep_every_result():
+    """Each result is added to what the others have saved meanwhile."""
+    rows = [row(f"part {number}", ledger) for number in range(20) for ledger in ("redis", "sqlite")]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(results.save, rows))
+    assert {(one["part"], one["ledger"]) for one in results.saved()} == {(one["part"], one["ledger"]) for one in rows}
+
+
+def test_a_smaller_result_does_not_take_the_place_of_a_larger_one():
+    """What was tried in a whole proof is not forgotten for a little of it."""
+    results.save(row(tried=1000))
+    results.save(row(tried=10))
+    assert [one["tried"] for one in results.saved()] == [1000]
+    results.save(row(tried=1000))
+    assert results.saved()[0]["commit"] == "abc"
+
+
+def test_a_failure_is_never_hidden_behind_an_earlier_success():
+    """A result that broke a promise takes the place of any other, and the next one takes its place."""
+    results.save(row(tried=1000))
+    results.save(row(tried=1, held=False))
+    assert [one["held"] for one in results.saved()] == [False]
+    results.save(row(tried=10))
+    assert [one["tried"] for one in results.saved()] == [10]
