@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FAULTS_PER_ROUND: Final = 8
 WORKERS: Final = 2
+#: Words of lines that say what befell a worker, or the servers and the network.
+STRUCK: Final = ("fault", "trouble")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Attack:
     service: str = ""
     faults: int = FAULTS_PER_ROUND
     lease_seconds: float = 0.3
+    #: Of a round's stream, where it is to be longer than usual.
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -62,8 +66,14 @@ class Tally:
     deliveries: int = 0
     events: int = 0
     struck: Counter[str] = field(default_factory=Counter)
+    #: The same in full, as it stands in the histories.
+    strikes: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     doubled_plain: int = 0
+    #: Effects in second passes, which a ledger that forgets cannot prevent.
+    again: int = 0
+    #: Workers that ended with an error of their own.
+    failed: int = 0
     columns: Counter[str] = field(default_factory=Counter)
     troubles: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -82,7 +92,7 @@ def attack(plan: Attack, amount: int, *, seconds: float, until_broken: bool = Fa
         name = f"{plan.seed}-{tally.rounds}"
         faults = make_faults(random.Random(f"{plan.seed} {name}"), plan.kinds, plan.faults)
         judgement, told, stream, history = run_round(plan, name, faults)
-        _add(tally, judgement, told, stream, history)
+        add_round(tally, judgement, told, stream, history)
         if judgement.broken:
             tally.failures.append(Failure(name, judgement.broken, [str(fault) for fault in faults], history))
         tally.seconds = time.monotonic() - begun
@@ -91,15 +101,28 @@ def attack(plan: Attack, amount: int, *, seconds: float, until_broken: bool = Fa
             return
 
 
-def _add(tally: Tally, judgement: Judgement, told: Told, stream: Stream, history: Sequence[str]) -> None:
+def add_round(
+    tally: Tally,
+    judgement: Judgement,
+    told: Told,
+    stream: Stream,
+    history: Sequence[str],
+    *,
+    broken: Mapping[str, int] | None = None,
+) -> None:
+    """Add a round; what was broken in it is for the judgement to say, unless a setting promises less."""
     tally.rounds += 1
     tally.deliveries += len(stream.arrivals)
     tally.events += len(stream.events)
-    tally.struck.update(line.split(" ")[3].partition("_")[0] for line in history if line.split(" ")[2] == "fault")
-    tally.broken.update(judgement.broken)
+    strikes = [words[3] for words in (line.split(" ") for line in history) if words[2] in STRUCK]
+    tally.strikes.update(strikes)
+    tally.struck.update(strike.partition("_")[0] for strike in strikes)
+    tally.broken.update(judgement.broken if broken is None else broken)
     tally.doubled_plain += judgement.doubled_plain
+    tally.again += judgement.again
     tally.columns.update(told.columns)
     tally.troubles.update(told.troubles)
+    tally.failed += told.failed
 
 
 def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgement, Told, Stream, list[str]]:
@@ -112,7 +135,7 @@ def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgeme
         url=plan.url, name=unique, notes=notes, exact=is_exact, spoil=plan.spoil, way_in=plan.way_in,
         lease_seconds=plan.lease_seconds, service=plan.service,
     )  # fmt: skip
-    stream = make_stream(plan.seed, name)
+    stream = make_stream(plan.seed, name, **plan.sizes)
     stream = replace(
         stream, arrivals=tuple((n, raw.replace(name.encode(), unique.encode())) for n, raw in stream.arrivals)
     )

@@ -57,19 +57,29 @@ class Round:
     """Gives a stream to workers until every delivery of it is acknowledged."""
 
     def __init__(
-        self, conditions: Conditions, stream: Stream, faults: Sequence[Fault], seed: int, workers: int
+        self,
+        conditions: Conditions,
+        stream: Stream,
+        faults: Sequence[Fault],
+        seed: int,
+        workers: int,
+        *,
+        spread_seconds: float = 0.0,
     ) -> None:
-        """Take what is to happen."""
+        """Take what is to happen, and for how long deliveries go on to arrive."""
         self._conditions, self._stream = conditions, stream
         self._faults, self._seed, self._workers = list(faults), seed, workers
         self._selector = selectors.DefaultSelector()
         self._lives: dict[int, _Life] = {}
-        self._due: list[tuple[float, int]] = [(0.0, at) for at in range(len(stream.arrivals))]
+        self._spread_seconds = spread_seconds
+        begun, each = time.monotonic(), spread_seconds / len(stream.arrivals)
+        self._due: list[tuple[float, int]] = [(begun + at * each, at) for at in range(len(stream.arrivals))]
         self.told = Told()
 
     def run(self) -> Told:
         """Run it to its end."""
-        give_up, lives_max = time.monotonic() + PATIENCE_SECONDS + len(self._faults), 3 * len(self._faults) + 20
+        patience, lives_max = PATIENCE_SECONDS + len(self._faults) + self._spread_seconds, 3 * len(self._faults) + 20
+        give_up = time.monotonic() + patience
         try:
             while (self._due or self._is_any_busy()) and time.monotonic() < give_up:
                 if self.told.lives > lives_max:

@@ -36,9 +36,9 @@ def readable(history: Sequence[str]) -> list[str]:
     told = []
     for line in lines:
         _, pid, what, *words = line.split(" ")
-        worker = workers.setdefault(pid, len(workers) + 1)
+        who = "beside" if what == "trouble" else f"worker {workers.setdefault(pid, len(workers) + 1)}"
         ms = (_when(line) - _when(lines[0])) / 1e6
-        told.append(f"{ms:9.2f} ms  worker {worker}: {_SENTENCES[what].format(*words).replace('_', ' ')}")
+        told.append(f"{ms:9.2f} ms  {who}: {_SENTENCES[what].format(*words).replace('_', ' ')}")
     return told
 
 
@@ -50,4 +50,5 @@ _SENTENCES: Final = {
     "effect": "event {0} takes effect under key {1}, token {2}",
     "settled": "the ledger took the end of {0}, token {1}",
     "fault": "struck: {0}",
+    "trouble": "{0}",
 }

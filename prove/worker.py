@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -192,7 +192,8 @@ def _worker(conditions: Conditions, strikes: Strikes, notes: Notes) -> Iterator[
 
         yield Claimant(conditions, strikes, notes).process
     else:
-        with make_bridge(conditions, strikes, notes) as bridge:
+        # Opened by its first batch: a ledger that is out of reach is an outage then, as it is later.
+        with closing(make_bridge(conditions, strikes, notes)) as bridge:
             yield lambda raws: _processed(bridge, raws, conditions.way_in)
 
 

@@ -11,6 +11,8 @@ from prove.outcome import Options, Outcome
 
 SERVERS: Final = ("sqlite", "redis", "postgres")
 ALL: Final = (*SERVERS, "dynamodb")
+#: Ledgers at the other end of a network.
+WIRES: Final = ("redis", "postgres", "dynamodb")
 NONE: Final = ("",)
 
 
@@ -48,6 +50,8 @@ PARTS: Final = {
              "workers:stop", 2_000, "stops", ALL, 500),
         Part("ways-in", "workers killed and stopped by way of process, consume, serve, claims over HTTP, and Lambda",
              "ways_in:ways_in", 1_000, "faults"),
+        Part("network", "replies lost, delayed, cut, dripped, and connections half open, at each request",
+             "networks:strike_replies", 5_000, "strikes", WIRES),
         Part("outage", "the ledger away and silent while 200 deliveries a second arrive, then slow with 30 % errors",
              "outage:outage", 600, "seconds", ALL),
         Part("exploration", "every order of two workers' steps and faults, on the real rules",
