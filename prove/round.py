@@ -193,22 +193,37 @@ class Round:
         self._selector.close()
 
 
+class Child:
+    """A process of its own, which does one thing and shares nothing with the next."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        """Begin the work."""
+        self._ours, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if not self._pid:
+            self._ours.close()
+            try:
+                send(theirs, [work()])
+            except BaseException:  # noqa: BLE001 - a forked process must never return into what its parent was doing
+                traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(0)
+        theirs.close()
+
+    def fileno(self) -> int:
+        """Return where its answer comes, to wait for one of several."""
+        return self._ours.fileno()
+
+    def answer(self) -> Any:
+        """Wait for what came of it, which JSON can hold."""
+        with self._ours:
+            answer = receive(self._ours)
+        os.waitpid(self._pid, 0)
+        if answer is None:
+            raise RuntimeError("a process that looks at the outcome died; its error is above")
+        return answer[0]
+
+
 def in_child(work: Callable[[], Any]) -> Any:
-    """Do something in a process of its own, which shares nothing with the next; return what JSON can hold."""
-    ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if not pid:
-        ours.close()
-        try:
-            send(theirs, [work()])
-        except BaseException:  # noqa: BLE001 - a forked process must never return into what its parent was doing
-            traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(0)
-    theirs.close()
-    with ours:
-        answer = receive(ours)
-    os.waitpid(pid, 0)
-    if answer is None:
-        raise RuntimeError("a process that looks at the outcome died; its error is above")
-    return answer[0]
+    """Do something in a process of its own; return what JSON can hold."""
+    return Child(work).answer()

@@ -54,6 +54,8 @@ PARTS: Final = {
              "networks:strike_replies", 5_000, "strikes", WIRES),
         Part("outage", "the ledger away and silent while 200 deliveries a second arrive, then slow with 30 % errors",
              "outage:outage", 600, "seconds", ALL),
+        Part("fuzz", "spoiled input to parser, unwrapper, captures, HTTP, console, settings; bounds on time and memory",
+             "fuzz:fuzz", 1_000_000, "inputs", NONE),
         Part("exploration", "every order of two workers' steps and faults, on the real rules",
              "exploring:explore_all", 5_000_000, "states", NONE),
     )
