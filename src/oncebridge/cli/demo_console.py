@@ -8,9 +8,12 @@ import subprocess
 import sys
 import tempfile
 from contextlib import closing, contextmanager
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from oncebridge.bridge import Bridge
 from oncebridge.cli.demo_road import Road
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
 
     from oncebridge.simulation import Delivery
 
-PER_SECOND: Final = 25.0
+#: At first, until traffic has caught up with the time: about fifteen deliveries happen in a second.
+PER_SECOND: Final = 60.0
+BEGUN_MS_AGO: Final = 90_000
 LEASE_SECONDS: Final = 2.0
 KILL_EVERY_US: Final = 45_000_000
-#: Conversations of one stretch of traffic; the next one begins when it is over.
-STRETCH: Final = 20
+#: Conversations of one stretch of traffic, about an hour; the next one begins when it is over.
+STRETCH: Final = 1000
 
 
 def show_console(seed: int, port: int, seconds: float | None) -> None:
@@ -38,7 +43,15 @@ def show_console(seed: int, port: int, seconds: float | None) -> None:
         with closing(sqlite3.connect(path)) as db:
             db.execute(CRM)
         url, clock = f"sqlite:///{path}", SystemClock()
-        road = Road(_endless(seed, clock), url, LEASE_SECONDS, clock, per_second=PER_SECOND, work=work_for_console)
+        road = Road(
+            _endless(seed, clock),
+            url,
+            LEASE_SECONDS,
+            clock,
+            per_second=PER_SECOND,
+            work=work_for_console,
+            is_due=lambda delivery: _has_happened(delivery, clock),
+        )
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with _console(url, port):
             say("a worker is killed every 45 s, and the receiver called warehouse fails now and then")
@@ -70,7 +83,22 @@ def _drive(road: Road, clock: SystemClock, seconds: float | None) -> None:
 def _endless(seed: int, clock: SystemClock) -> Iterator[Delivery]:
     """Make up traffic of just now, for as long as somebody looks."""
     for stretch in count():
-        yield from simulate(STRETCH, seed + stretch, start_ms=clock.now_us() // 1000 - 60_000)
+        yield from simulate(STRETCH, seed + stretch, start_ms=clock.now_us() // 1000 - BEGUN_MS_AGO)
+
+
+class _Frame(msgspec.Struct):
+    """Of an envelope only when it was sent."""
+
+    time: datetime | None = None
+
+
+def _has_happened(delivery: Delivery, clock: SystemClock) -> bool:
+    """Return whether a delivery's second is over: nothing arrives before it happens. The unreadable come at once."""
+    try:
+        sent = msgspec.json.decode(delivery.raw, type=_Frame).time
+    except msgspec.DecodeError:
+        return True
+    return sent is None or (sent.timestamp() + 1) * 1_000_000 <= clock.now_us()
 
 
 @contextmanager

@@ -54,17 +54,36 @@ class Road:
         *,
         per_second: float | None,
         work: Callable[[str, float, Connection], None] = work,
+        is_due: Callable[[Delivery], bool] = lambda _: True,
     ) -> None:
-        """Take the traffic, the workers' ledger, what they do, and how fast to send; None is as fast as it goes."""
+        """Take the traffic, the workers' ledger, and what they do.
+
+        Args:
+            deliveries: The traffic, in order of arrival.
+
+            url: The workers' ledger.
+
+            lease_seconds: Their lease.
+
+            clock: Keeps the pace.
+
+            per_second: How fast to send at most; None is as fast as it goes.
+
+            work: What a worker's process does.
+
+            is_due: Whether the time of a delivery has come; those behind it wait for it.
+
+        """
         self._work = work
         self._deliveries = deliveries
+        self._next = next(deliveries, None)
+        self._is_due = is_due
         self._url = url
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._context = multiprocessing.get_context("spawn")
         self._again: deque[tuple[int, Delivery]] = deque()
         self._orphans: set[int] = set()
-        self._left = True
         self._per_second = per_second
         self._started_us = clock.monotonic_us()
         self._sent = 0
@@ -116,7 +135,7 @@ class Road:
         for ready in wait(list(busy), timeout=0.02):
             assert isinstance(ready, Connection)
             self._take_answers(busy[ready], ready.recv())
-        return bool(busy or self._again or self._left)
+        return bool(busy or self._again or self._next is not None)
 
     def close(self) -> None:
         """End the workers."""
@@ -132,13 +151,10 @@ class Road:
         batch: list[Delivery] = []
         while self._again and self._again[0][0] <= now_us and len(batch) < BATCH:
             batch.append(self._again.popleft()[1])
-        while self._left and len(batch) < BATCH and self._may_send(now_us):
-            delivery = next(self._deliveries, None)
-            if delivery is None:
-                self._left = False
-            else:
-                self._sent += 1
-                batch.append(delivery)
+        while self._next is not None and len(batch) < BATCH and self._may_send(now_us) and self._is_due(self._next):
+            batch.append(self._next)
+            self._sent += 1
+            self._next = next(self._deliveries, None)
         if batch:
             worker.in_hand = batch
             worker.received += len(batch)
