@@ -1,5 +1,6 @@
 """What goes around every answer, whatever happens behind it, and whatever it shows."""
 
+import asyncio
 import json
 import logging
 import re
@@ -9,10 +10,10 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from console.visiting import KEYS, OPERATOR, READER, Place
+from console.visiting import FORM, KEYS, OPERATOR, READER, Place, delivery
 from oncebridge.console import reading
 from oncebridge.console.layout import PAGES
-from oncebridge.errors import LedgerUnavailable, PermanentError
+from oncebridge.errors import LedgerUnavailable, PermanentError, RetryLater
 from oncebridge.journal.records import DELIVERIES, WORKERS, HandlerSeen, SeenDelivery, WorkerSeen
 from oncebridge.journal.writer import _encode
 from oncebridge.ledgers.memory import MemoryLedger
@@ -123,6 +124,46 @@ def test_an_unexpected_error_tells_nothing(place, monkeypatch, caplog, error):
     assert CANARIES["name"] not in answered.body.decode() + caplog.text
     assert error.__name__ in caplog.text
     assert answered.headers["cache-control"] == "no-store"
+
+
+def test_who_goes_away_amid_a_form_fills_no_log(timed, caplog):
+    """A connection that ends before its form does is no error: strangers could write tracebacks by the thousand."""
+    received = iter([{"type": "http.request", "body": b"key=", "more_body": True}, {"type": "http.disconnect"}])
+    sent = []
+
+    async def receive():
+        return next(received)
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1:8090"), (b"content-type", FORM.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/console/login", "query_string": b"", "headers": headers}
+    asyncio.run(timed.application(scope, receive, send))
+    assert sent[0]["status"] == 400
+    assert caplog.text == ""
+
+
+def test_what_is_finished_by_now_is_not_shown_as_waiting(place):
+    """The first page names why events wait, and no longer those that were done at a later try."""
+
+    def fail(_):
+        raise RetryLater("the receiver is away", after_seconds=0)
+
+    person = place.person(OPERATOR)
+    for does, is_waiting in ((fail, True), (None, False)):
+        with place.worker(does=does) as worker:
+            worker.process_many([delivery("late")])
+        assert ("the receiver is away" in person.page("/")) is is_waiting
+
+
+@pytest.mark.parametrize(("ledger", "seconds"), [("sqlite", 5), ("redis", 5), ("dynamodb", 30)])
+def test_pages_are_read_less_often_where_reads_are_billed(timed, ledger, seconds):
+    """A page says how often it is read anew; on DynamoDB a tab that stays open must not cost by the hour."""
+    timed.console.ledger_kind = ledger
+    page = timed.person(OPERATOR).page("/dead")
+    assert f'data-live="{seconds}"' in page
+    assert f"every {seconds} s while you look" in page
 
 
 def test_pages_are_read_a_few_at_a_time(timed, monkeypatch):

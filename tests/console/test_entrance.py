@@ -1,10 +1,12 @@
 """Who is let into the console, for how long, and where a login leads."""
 
+from contextlib import closing
+
 import pytest
 
 from console.visiting import KEYS, OPERATOR, READER, Place, moved
 from oncebridge.console.wiring import check_console
-from oncebridge.errors import ConfigurationError
+from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.settings import Settings
 from oncebridge.settings.console import ConsoleSettings
 from oncebridge.settings.secrets import Secret
@@ -155,6 +157,36 @@ def test_a_logout_ends_the_session(timed):
     assert (answered.status, answered.headers["location"], person.cookie) == (303, "/console/login", None)
     person.cookie = kept
     assert not is_in(person)
+
+
+def test_a_logout_ends_the_session_in_every_process(tmp_path):
+    """A cookie that was kept is worth nothing at another process of the console either; other sessions go on there."""
+    url = f"sqlite:///{tmp_path}/once.db"
+    with closing(Place(url, **KEYS)) as one, closing(Place(url, **KEYS)) as other:
+        person, colleague = one.person(OPERATOR), one.person(OPERATOR)
+        kept = other.person()
+        kept.cookie = person.cookie
+        assert is_in(kept)
+        assert person.submit("/logout").status == 303
+        assert not is_in(kept)
+        assert kept.post("/dead/do", {"token": colleague.token()}).status != 200
+        there = other.person()
+        there.cookie = colleague.cookie
+        assert is_in(there)
+
+
+def test_who_logs_out_while_the_ledger_is_away_is_out_of_the_browser(timed, monkeypatch, caplog):
+    """The cookie is taken away all the same, and the log says that a copy of it still opens."""
+    person = timed.person(OPERATOR)
+    token = person.token()
+
+    def away(*_, **__):
+        raise LedgerUnavailable("it is away")
+
+    monkeypatch.setattr(type(timed.console.ended_sessions._notes), "write_notes", away)
+    answered = person.post("/logout", {"token": token})
+    assert (answered.status, answered.headers["location"], person.cookie) == (303, "/console/login", None)
+    assert "a logout is not written" in caplog.text
 
 
 @pytest.mark.parametrize(

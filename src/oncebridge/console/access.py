@@ -14,6 +14,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from oncebridge.clock import Clock
+    from oncebridge.ledgers.notes import Notes
     from oncebridge.settings.console import ConsoleSettings
     from oncebridge.settings.secrets import Secret
 
@@ -24,6 +25,9 @@ TRIES_IN_ALL: Final = 60
 TRIES_WITHIN_US: Final = 60_000_000
 KEY_MAX: Final = 4096
 COOKIE_MAX: Final = 1024
+#: The page of notes that holds sessions which people have ended, and how many of them where notes are kept by number.
+ENDED: Final = "ended-sessions"
+ENDED_KEPT: Final = 10_000
 _NAME_MAX: Final = 80
 
 
@@ -63,7 +67,6 @@ class Access:
         # With other keys no session is valid any more.
         known = b"".join(_digest(key.value) + role.encode() for role, key in self._keys)
         self._signs = hmac.digest(secret, b"console session" + hashlib.sha256(known).digest(), "sha256")
-        self._ended: dict[str, int] = {}
 
     @property
     def needs_key(self) -> bool:
@@ -92,20 +95,13 @@ class Access:
         return f"{text.decode()}.{self._signed(b'cookie', text)}"
 
     def read(self, cookie: str | None) -> Session | None:
-        """Return the session of a cookie, unless it is forged or has ended."""
+        """Return the session of a cookie, unless it is forged or its time is over."""
         text, _, signed = (cookie or "")[:COOKIE_MAX].partition(".")
         # Bytes: compare_digest refuses texts that are not ASCII.
         if not hmac.compare_digest(self._signed(b"cookie", text.encode()).encode(), signed.encode()):
             return None
         session = msgspec.json.decode(base64.urlsafe_b64decode(text), type=Session)
-        has_ended = session.until_us <= self._clock.now_us() or session.nonce in self._ended
-        return None if has_ended else session
-
-    def end(self, session: Session) -> None:
-        """Accept a session no longer, in this process; elsewhere the browser has forgotten it."""
-        now_us = self._clock.now_us()
-        self._ended = {nonce: until for nonce, until in self._ended.items() if until > now_us}
-        self._ended[session.nonce] = session.until_us
+        return None if session.until_us <= self._clock.now_us() else session
 
     def token(self, session: Session) -> str:
         """Return what a form of this session has to send back: no other site can know it."""
@@ -118,6 +114,26 @@ class Access:
     def _signed(self, what: bytes, text: bytes) -> str:
         digest = hmac.digest(self._signs, what + b"\x00" + text, "sha256")
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+class EndedSessions:
+    """Sessions that people have ended, in the ledger's notes: a cookie that was copied is worth nothing anywhere."""
+
+    def __init__(self, notes: Notes, clock: Clock) -> None:
+        """Take the notes of an open ledger."""
+        self._notes = notes
+        self._clock = clock
+
+    def end(self, session: Session) -> None:
+        """Accept a session no longer, in any process of the console; raises what the ledger raises."""
+        keep_us = max(1, session.until_us - self._clock.now_us())
+        self._notes.write_notes(ENDED, {session.nonce: b"1"}, keep_us=keep_us, newest=ENDED_KEPT)
+
+    def has(self, session: Session) -> bool:
+        """Return whether somebody has ended it; raises what the ledger raises."""
+        # The last name that is not behind the session's own: no other begins with it.
+        found = self._notes.read_notes(ENDED, below=f"{session.nonce}\x01", limit=1)
+        return [note.name for note in found] == [session.nonce]
 
 
 class LoginLimit:

@@ -183,6 +183,8 @@ class ConsoleRoutes:
 
     def _answered(self, answer: Answer, request: Request, session: Session, form: Form) -> Response:
         try:
+            if self._access.needs_key and self._console.ended_sessions.has(session):
+                return self._to_login(request)
             return answer(request, self._viewer(session), form)
         except NothingFound as error:
             raise Refused(HTTPStatus.NOT_FOUND, f"{error}.") from None
@@ -275,7 +277,10 @@ class ConsoleRoutes:
         response.set_cookie(COOKIE, value, path=PREFIX, secure=is_safe, httponly=True, samesite="strict")
 
     def _logout(self, _: Request, viewer: Viewer, __: Form) -> Response:
-        self._access.end(viewer.session)
+        try:
+            self._console.ended_sessions.end(viewer.session)
+        except LedgerUnavailable as error:  # the browser forgets it all the same
+            self._telemetry.warn(f"console: a logout is not written, so a copy of its cookie goes on: {error}")
         response = redirect(f"{PREFIX}/login")
         response.delete_cookie(COOKIE, path=PREFIX)
         return response
@@ -430,15 +435,9 @@ async def _form(request: Request) -> Form:
     """Read the fields of a form."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send a form.")
-    parts, length = [], 0
-    async for part in request.stream():
-        length += len(part)
-        if length > FORM_MAX:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "That is more than a form may hold.")
-        parts.append(part)
     try:
         # Errors replaced: what is no UTF-8 matches nothing.
-        sent = b"".join(parts).decode("ascii", errors="replace")
+        sent = (await _body(request)).decode("ascii", errors="replace")
         pairs = parse_qsl(sent, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="replace")
     except ValueError:
         raise Refused(HTTPStatus.BAD_REQUEST, "The form has too many fields.") from None
@@ -446,6 +445,22 @@ async def _form(request: Request) -> Form:
     for name, value in pairs:
         form.setdefault(name, []).append(value)
     return form
+
+
+async def _body(request: Request) -> bytes:
+    from starlette.requests import ClientDisconnect
+
+    parts, length = [], 0
+    try:
+        async for part in request.stream():
+            length += len(part)
+            if length > FORM_MAX:
+                raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "That is more than a form may hold.")
+            parts.append(part)
+    except ClientDisconnect:
+        # Nobody reads it; but an error would fill the log of everybody who lets a console be reached.
+        raise Refused(HTTPStatus.BAD_REQUEST, "The form has not arrived.") from None
+    return b"".join(parts)
 
 
 def _one(form: Form, name: str) -> str:

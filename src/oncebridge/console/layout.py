@@ -27,6 +27,8 @@ TEXT_MAX: Final = 400
 COMMAND_MAX: Final = 20_000
 #: How often a page that is looked at is brought up to date.
 LIVE_SECONDS: Final = 5
+#: DynamoDB bills what is read, and pages of dead letters read megabytes there.
+BILLED_LIVE_SECONDS: Final = 30
 
 _OWN: Final = files("oncebridge.console")
 STYLE: Final = charts.STYLE + markup.STYLE + _OWN.joinpath("console.css").read_text(encoding="utf-8")
@@ -71,6 +73,11 @@ class Viewer(msgspec.Struct, frozen=True, kw_only=True):
         """Whether this person may change anything."""
         return self.session.may_act
 
+    @property
+    def live_seconds(self) -> int:
+        """How often a page that is seen is brought up to date."""
+        return BILLED_LIVE_SECONDS if self.ledger == "dynamodb" else LIVE_SECONDS
+
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """One page: its content, and what the frame says of it."""
@@ -90,7 +97,7 @@ def document(page: Page, viewer: Viewer) -> str:
     return "".join(
         (
             _head(page.title, _links_to_files()),
-            f'<body data-live="{LIVE_SECONDS}">' if page.is_live else "<body>",
+            f'<body data-live="{viewer.live_seconds}">' if page.is_live else "<body>",
             tag("a", "Skip to the content", href="#main", class_="skip"),
             charts.textures(),
             _top(page, viewer),
@@ -181,7 +188,11 @@ def _bottom(page: Page, viewer: Viewer) -> Markup:
         written = "\n".join(f"{command}{viewer.options}" for command in page.commands)
         parts.append(tag("p", "The same in a terminal:", class_="quiet"))
         parts.append(to_copy(written, "command"))
-    live = "brought up to date while you look" if page.is_live else "as it was then; load it again for news"
+    live = (
+        f"brought up to date every {viewer.live_seconds} s while you look"
+        if page.is_live
+        else "as it was then; load it again for news"
+    )
     about = f"As of {clock_time(viewer.now_ms)} UTC, {live}. Oncebridge {version('oncebridge')}. "
     # Apart from the time, which a screen reader would read out every few seconds.
     state = tag("span", id="state", role="status", class_="bad")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from oncebridge import threads
 from oncebridge.clock import Stop, SystemClock
+from oncebridge.console.access import EndedSessions
 from oncebridge.console.pages.deliveries import SHOWN as DELIVERIES_SHOWN
 from oncebridge.console.pages.known import Known
 from oncebridge.console.pages.letters import SHOWN as LETTERS_SHOWN
@@ -78,6 +79,7 @@ class Console:
         self.journal = JournalReader(notes, bridge.clock)
         self.actions = ActionLog(notes, bridge.clock, keep_us=keep_us)
         self.pauses = Pauses(notes, bridge.clock)
+        self.ended_sessions = EndedSessions(notes, bridge.clock)
         self.requests = Requests(notes, bridge.clock, keep_us=keep_us)
         self._closing = Stop()
         self._runner = RequestRunner(

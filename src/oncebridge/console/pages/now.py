@@ -150,11 +150,12 @@ def _books(seen: Overview) -> Markup:
 def _waiting(seen: Overview, latest: Sequence[SeenDelivery], viewer: Viewer) -> Markup:
     """Say what is not finished, and for what it waits."""
     since_ms = viewer.now_ms - WAITING_MINUTES * MINUTE_MS
-    reasons = Counter((one.topic, one.reason) for one in latest if one.column == "retrying" and one.at_ms > since_ms)
+    last = {one.key: one for one in reversed(latest) if one.at_ms > since_ms}
+    reasons = Counter((one.topic, one.reason) for one in last.values() if one.column == "retrying")
     if not seen.waiting and not reasons:
         return Markup()
     rows = [
-        (None, [Cell(topic(text(name))), Cell(text(reason)), Cell(count(number), number)])
+        (None, [Cell(topic(text(name))), Cell(text(reason), class_="wide"), Cell(count(number), number)])
         for (name, reason), number in reasons.most_common(10)
     ]
     columns = (Column("topic"), Column("waits because"), Column("of the latest", is_number=True))
