@@ -38,7 +38,8 @@ LOST: Final = "lost"
 # A member of an enumeration takes longer to look up than everything else that is done with a result here.
 _DONE: Final = Outcome.DONE
 _BUSY: Final = Verdict.BUSY
-_HANDED_BACK: Final = (Outcome.RETRY, Outcome.RELEASE)
+_RETRY: Final = Outcome.RETRY
+_RELEASE: Final = Outcome.RELEASE
 _counted_by: Final = attrgetter("topic", "verdict", "outcome")
 
 
@@ -93,7 +94,8 @@ class Tally:
                     if result.key in waiting and result.acknowledged:
                         del waiting[result.key]
             for result in unusual:
-                if result.outcome in _HANDED_BACK or result.verdict is _BUSY:
+                outcome = result.outcome
+                if outcome is _RETRY or outcome is _RELEASE or result.verdict is _BUSY:
                     self._note_waiting(result, now_ms)
 
     def _note_waiting(self, result: Result, now_ms: int) -> None:

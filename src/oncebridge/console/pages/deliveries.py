@@ -95,12 +95,12 @@ def rows(found: Sequence[SeenDelivery], viewer: Viewer) -> Markup:
     columns = (
         Column("came"),
         Column("became"),
+        Column("late by", is_number=True),
+        Column("handler"),
         Column("topic"),
         Column("why"),
-        Column("late by", is_number=True),
         Column("key"),
         Column("envelope"),
-        Column("handler"),
     )
     written = [(None, _cells(one, viewer)) for one in found]
     return table("The newest first", columns, written)
@@ -116,10 +116,10 @@ def _cells(one: SeenDelivery, viewer: Viewer) -> list[Cell]:
     return [
         Cell(time_of(one.at_ms, viewer.now_ms)),
         Cell(joined((badge(one.column), "" if one.verdict in (one.column, "fresh") else f" {one.verdict}"))),
-        Cell(topic(text(one.topic))),
-        Cell(why, class_="wide"),
         Cell(lag(one.lag_ms), one.lag_ms),
-        Cell(key_link(one.key)),
-        Cell(envelope),
         Cell(name_of(one.handler) if one.handler else ""),
+        Cell(topic(text(one.topic)), class_="topic"),
+        Cell(why, class_="wide"),
+        Cell(key_link(one.key)),
+        Cell(envelope, class_="envelope"),
     ]

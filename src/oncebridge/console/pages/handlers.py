@@ -30,7 +30,11 @@ def handlers_page(seen: Overview, viewer: Viewer) -> Page:
     known = {row.name for row in seen.handlers}
     parts: list[Markup] = [_handler(row, seen.pauses.get(row.name), viewer) for row in seen.handlers]
     parts += [_forgotten(name, pause, viewer) for name, pause in seen.pauses.items() if name not in known]
-    main = joined(parts) if parts else empty("No worker that runs, or ran lately, has described its handlers here.")
+    main = (
+        tag("div", *parts, class_="handlers")
+        if parts
+        else empty("No worker that runs, or ran lately, has described its handlers here.")
+    )
     commands = ("oncebridge top", "oncebridge pause NAME", "oncebridge resume NAME")
     return Page(title="Handlers and sinks", name="handlers", main=main, commands=commands, is_live=True)
 

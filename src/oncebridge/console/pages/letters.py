@@ -179,7 +179,7 @@ def _list(entries: Sequence[Entry], below: str | None, chosen: LettersChosen, vi
         return section("letters", "Letters", filters, empty(nothing + more), next_link(older, "Look further"))
     columns = (
         *((Column("choose", is_unseen=True),) if viewer.may_act else ()),
-        *(Column(name) for name in ("key", "since", "reason", "topic", "handler")),
+        *(Column(name) for name in ("key", "reason", "topic", "handler", "since")),
         Column("attempts", is_number=True),
         Column("status"),
     )
@@ -195,10 +195,10 @@ def _letter_cells(entry: Entry, viewer: Viewer) -> list[Cell]:
     link = tag("a", tag("code", key), href=f"{PREFIX}/dead/{key}", class_="key")
     cells = [
         Cell(link),
-        Cell(time_of(entry.changed_us // 1000, viewer.now_ms)),
         Cell(text(entry.reason), class_="wide"),
         Cell(topic(text(entry.topic)) if entry.topic else "unreadable"),
         Cell(name_of(entry.handler)),
+        Cell(time_of(entry.changed_us // 1000, viewer.now_ms)),
         Cell(count(entry.attempts), entry.attempts),
         Cell(badge(entry.status.value)),
     ]
