@@ -16,14 +16,22 @@ from urllib.parse import urlsplit
 
 from prove.stream import Stream
 
-#: Of one request, and of requests under way.
-BATCH_MAX: Final = 100
-UNDER_WAY_MAX: Final = 64
 TICK_SECONDS: Final = 0.05
-#: Until a delivery that was not acknowledged comes again: longer each time, as senders do.
+#: Until a delivery that was not acknowledged comes again: twice as long each time, as senders do.
 AGAIN_SECONDS: Final = 0.5
-AGAIN_SECONDS_MAX: Final = 30.0
 ANSWER_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast deliveries are sent."""
+
+    per_second: float
+    #: How long one waits, at most, until it comes again.
+    again_seconds_max: float = 30.0
+    #: Requests under way, and deliveries in each.
+    under_way_max: int = 64
+    batch_max: int = 100
 
 
 @dataclass(frozen=True)
@@ -44,16 +52,13 @@ class Posted:
 class Arriving:
     """Sends a stream in a thread of its own, from the moment that it is entered."""
 
-    def __init__(
-        self, url: str, stream: Stream, per_second: float, again_seconds_max: float = AGAIN_SECONDS_MAX
-    ) -> None:
-        """Take where to, what, how fast, and how long a delivery waits at most until it comes again."""
-        self._address, self._stream, self._per_second = urlsplit(url), stream, per_second
-        self._again_seconds_max = again_seconds_max
+    def __init__(self, url: str, stream: Stream, pace: Pace) -> None:
+        """Take where to, what, and how fast."""
+        self._address, self._stream, self._pace = urlsplit(url), stream, pace
         self._tries: Counter[int] = Counter()
         #: Deliveries that are due, by when; those that are under way are not among them.
         self._due: list[tuple[float, int]] = []
-        self._arrived = self._acknowledged = self._under_way = 0
+        self._arrived = self._acknowledged = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._send_all()))
         self.posted: list[Posted] = []
@@ -73,6 +78,11 @@ class Arriving:
     def arrived(self) -> int:
         """Return how many deliveries have arrived so far."""
         return self._arrived
+
+    @property
+    def acknowledged(self) -> int:
+        """Return how many of them the sender has forgotten."""
+        return self._acknowledged
 
     @property
     def stuck(self) -> list[int]:
@@ -99,7 +109,7 @@ class Arriving:
         try:
             while not self._over.is_set() and self._acknowledged < len(self._stream.arrivals):
                 self._arrive()
-                while len(requests) < UNDER_WAY_MAX and (batch := self._take()):
+                while len(requests) < self._pace.under_way_max and (batch := self._take()):
                     request = asyncio.create_task(self._send(batch))
                     requests.add(request)
                     request.add_done_callback(requests.discard)
@@ -111,14 +121,14 @@ class Arriving:
 
     def _arrive(self) -> None:
         now = time.monotonic()
-        until = min(len(self._stream.arrivals), int((now - self._began) * self._per_second))
+        until = min(len(self._stream.arrivals), int((now - self._began) * self._pace.per_second))
         for at in range(self._arrived, until):
             heapq.heappush(self._due, (now, at))
         self._arrived = until
 
     def _take(self) -> list[int]:
         batch: list[int] = []
-        while self._due and len(batch) < BATCH_MAX and self._due[0][0] <= time.monotonic():
+        while self._due and len(batch) < self._pace.batch_max and self._due[0][0] <= time.monotonic():
             batch.append(heapq.heappop(self._due)[1])
         return batch
 
@@ -151,6 +161,6 @@ class Arriving:
             self._acknowledged += len(batch)
             return
         for at in batch:
-            wait = min(self._again_seconds_max, AGAIN_SECONDS * 2 ** self._tries[at])
+            wait = min(self._pace.again_seconds_max, AGAIN_SECONDS * 2 ** self._tries[at])
             self._tries[at] += 1
             heapq.heappush(self._due, (posted.answered + wait, at))

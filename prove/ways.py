@@ -130,7 +130,8 @@ def _is_any_stopped(conditions: Conditions, told: Told) -> bool:
     return notes.count(" fault stop") > told.stopped
 
 
-def _command(*words: str) -> list[str]:
+def program(*words: str) -> list[str]:
+    """Return the command line of a program that ends with this process."""
     from servers.process import dying_with_parent
 
     return dying_with_parent([sys.executable, "-m", "oncebridge", *words])
@@ -157,14 +158,12 @@ def consume(conditions: Conditions, stream: Stream, faults: Sequence[Fault], _se
                 for number, (_, raw) in enumerate(stream.arrivals[at : at + 10])
             ]
             sqs.send_message_batch(QueueUrl=queue, Entries=entries)
-        command = _command(
-            "consume", queue, "--handler", PROGRAM, "--poll-seconds", "1", "--concurrency", "2", "--json"
-        )
+        command = program("consume", queue, "--handler", PROGRAM, "--poll-seconds", "1", "--concurrency", "2", "--json")
         running: list[subprocess.Popen[str]] = []
         give_up = time.monotonic() + _patience(faults)
         try:
             with continued(conditions, told):
-                while (left := _left(sqs, queue)) and time.monotonic() < give_up:
+                while (left := left_in(sqs, queue)) and time.monotonic() < give_up:
                     running = [one for one in running if not _is_over(one, told)]
                     while len(running) < PROCESSES:
                         _check_lives(told, faults, log)
@@ -195,7 +194,8 @@ def _check_lives(told: Told, faults: Sequence[Fault], log: Path) -> None:
         raise RuntimeError(f"workers die without a fault: {log.read_text(errors='replace')[-2000:]}")
 
 
-def _left(sqs: Any, queue: str) -> int:
+def left_in(sqs: Any, queue: str) -> int:
+    """Return about how many messages are not deleted yet."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     counts = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
     return sum(int(counts[name]) for name in names)
@@ -221,7 +221,7 @@ def _never_acknowledged(sqs: Any, queue: str, stream: Stream) -> list[int]:
     numbers = {raw.decode(): number for number, raw in stream.arrivals}
     found: set[int] = set()
     give_up = time.monotonic() + PATIENCE_SECONDS
-    while (left := _left(sqs, queue)) and time.monotonic() < give_up:
+    while (left := left_in(sqs, queue)) and time.monotonic() < give_up:
         for message in sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, WaitTimeSeconds=1).get(
             "Messages", ()
         ):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from prove import exact, measure, ways
-from prove.arriving import AGAIN_SECONDS_MAX, Arriving
+from prove.arriving import Arriving, Pace
 from prove.attack import judge_round
 from prove.handled import environment_for
 from prove.outcome import Options, Outcome
@@ -300,12 +300,12 @@ def _attack(options: Options, ledger: Ledger, away_seconds: float, spoil: Callab
         exact=kind in exact.LEDGERS, spoil=spoil,
     )  # fmt: skip
     variables = environment_for(conditions, (), options.folder / "faults")
-    told, again_seconds = Told(), min(AGAIN_SECONDS_MAX, 1 + away_seconds / 10)
+    told, pace = Told(), Pace(per_second, again_seconds_max=min(30.0, 1 + away_seconds / 10))
     with (
         ways.serving(variables, options.folder / "serve.log", "--handler", ways.PROGRAM) as url,
         Memory("-m oncebridge serve") as memory,
         _back_at_end(ledger),
-        Arriving(url, stream, per_second, again_seconds) as arriving,
+        Arriving(url, stream, pace) as arriving,
     ):
         course = Course(arriving, memory, away_seconds)
         course.run(ledger, calm_seconds)
