@@ -5,14 +5,17 @@ import json
 import logging
 import re
 import threading
+from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import quote, urlencode
 
 import pytest
+from msgspec.structs import replace
 
 from console.visiting import FORM, KEYS, OPERATOR, READER, Place, delivery
 from oncebridge.console import reading
 from oncebridge.console.layout import PAGES
+from oncebridge.console.pages.letters import LettersChosen
 from oncebridge.errors import LedgerUnavailable, PermanentError, RetryLater
 from oncebridge.journal.records import DELIVERIES, WORKERS, HandlerSeen, SeenDelivery, WorkerSeen
 from oncebridge.journal.writer import _encode
@@ -155,6 +158,33 @@ def test_what_is_finished_by_now_is_not_shown_as_waiting(place):
         with place.worker(does=does) as worker:
             worker.process_many([delivery("late")])
         assert ("the receiver is away" in person.page("/")) is is_waiting
+
+
+def test_pages_of_letters_claim_no_order_and_no_number_that_a_ledger_does_not_have(timed, monkeypatch):
+    """Where letters are in no order the page says so; where not all were counted, the first page says at least."""
+    timed.letters(2)
+    person = timed.person(OPERATOR)
+    assert "The newest first" in person.page("/dead")
+    console = timed.console
+    page, groups = console.letter_page(LettersChosen(), None), console.letter_groups()
+    monkeypatch.setattr(console, "letter_page", lambda *_: replace(page, newest_first=False, next="on"))
+    monkeypatch.setattr(console, "letter_groups", lambda: replace(groups, complete=False))
+    letters = person.page("/dead")
+    assert "in no order" in letters
+    assert "The newest first" not in letters
+    assert "Older ones" not in letters
+    assert re.search(r"At least <a [^>]*>2 dead letters</a> wait", person.page("/"))
+
+
+def test_a_second_page_of_letters_has_no_groups(place):
+    """It goes on with the list, and says nothing of what the ledger could not do."""
+    place.letters(60)
+    person = place.person(OPERATOR)
+    second = re.search(r'href="/console(/dead\?[^"#]*)[^"]*" rel="next"', person.page("/dead"))[1]
+    page = person.page(unescape(second))
+    assert page.count('name="key"') == 10
+    assert "By reason and topic" not in page
+    assert "cannot" not in page
 
 
 @pytest.mark.parametrize(("ledger", "seconds"), [("sqlite", 5), ("redis", 5), ("dynamodb", 30)])

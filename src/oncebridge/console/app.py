@@ -327,7 +327,7 @@ class ConsoleRoutes:
         chosen, after = LettersChosen.of(request.query_params), _cursor(request, "after")
         found = self._console.letter_page(chosen, after)
         groups = self._console.letter_groups() if after is None else None
-        page = letters_page(found.entries, found.next, groups, chosen, viewer, is_first=after is None)
+        page = letters_page(found, groups, chosen, viewer, is_first=after is None)
         return shown(page, viewer)
 
     def _letter(self, request: Request, viewer: Viewer, _: Form) -> Response:

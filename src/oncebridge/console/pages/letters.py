@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from oncebridge.deadletters import DeadLetter
     from oncebridge.journal.requests import Request
-    from oncebridge.ledgers.protocol import Entry, LetterGroup, LetterGroups
+    from oncebridge.ledgers.protocol import Entry, LetterGroup, LetterGroups, LetterPage
 
 SHOWN: Final = 50
 GROUPS_SHOWN: Final = 50
@@ -91,24 +91,16 @@ class LettersChosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def letters_page(
-    entries: Sequence[Entry],
-    below: str | None,
-    groups: LetterGroups | None,
-    chosen: LettersChosen,
-    viewer: Viewer,
-    *,
-    is_first: bool,
+    found: LetterPage, groups: LetterGroups | None, chosen: LettersChosen, viewer: Viewer, *, is_first: bool
 ) -> Page:
-    """Write the page."""
-    main = joined((_groups(groups, viewer), _list(entries, below, chosen, viewer)))
+    """Write the page; groups stand on the first one alone."""
+    main = joined((_groups(groups, viewer) if groups is not None else Markup(), _list(found, chosen, viewer)))
     options = "".join(f" --{name} {quote(value)}" for name, value in chosen.fields.items() if name != "handler")
     commands = ("oncebridge dead list --counts", text(f"oncebridge dead list{options}", most=COMMAND_MAX))
     return Page(title="Dead letters", name="dead", main=main, commands=commands, is_live=is_first)
 
 
-def _groups(groups: LetterGroups | None, viewer: Viewer) -> Markup:
-    if groups is None:
-        return tag("p", "This ledger cannot count its dead letters without reading all of it.", class_="quiet")
+def _groups(groups: LetterGroups, viewer: Viewer) -> Markup:
     if not groups.groups:
         return Markup()
     columns = (
@@ -159,8 +151,8 @@ def _act_on(chosen: LettersChosen, viewer: Viewer, expected: str) -> Markup:
     )
 
 
-def _list(entries: Sequence[Entry], below: str | None, chosen: LettersChosen, viewer: Viewer) -> Markup:
-    older = None if below is None else f"{PREFIX}/dead?{chosen.query(after=below)}#letters"
+def _list(found: LetterPage, chosen: LettersChosen, viewer: Viewer) -> Markup:
+    older = None if found.next is None else f"{PREFIX}/dead?{chosen.query(after=found.next)}#letters"
     filters = tag(
         "form",
         field("Topic", "topic", chosen.topic, hint="v2.users.{id}.presence"),
@@ -173,9 +165,11 @@ def _list(entries: Sequence[Entry], below: str | None, chosen: LettersChosen, vi
         action=f"{PREFIX}/dead",
         class_="filters",
     )
-    if not entries:
+    if not found.entries:
         nothing = "No dead letter matches." if chosen.fields else "There are no dead letters."
-        more = f" Some were looked through; {'there are older ones.' if older else ''}" if older else ""
+        more = (
+            f" Some were looked through; there are {'older ones' if found.newest_first else 'more'}." if older else ""
+        )
         return section("letters", "Letters", filters, empty(nothing + more), next_link(older, "Look further"))
     columns = (
         *((Column("choose", is_unseen=True),) if viewer.may_act else ()),
@@ -183,11 +177,13 @@ def _list(entries: Sequence[Entry], below: str | None, chosen: LettersChosen, vi
         Column("attempts", is_number=True),
         Column("status"),
     )
-    rows = [(None, _letter_cells(entry, viewer)) for entry in entries]
-    shown = table("The newest first", columns, rows)
+    rows = [(None, _letter_cells(entry, viewer)) for entry in found.entries]
+    order = "The newest first" if found.newest_first else "Some of them: this ledger keeps letters in no order"
+    shown = table(order, columns, rows)
     if viewer.may_act:
         shown = _with_actions(shown, chosen, viewer)
-    return section("letters", "Letters", filters, shown, next_link(older))
+    words = "Older ones" if found.newest_first else "More of them"
+    return section("letters", "Letters", filters, shown, next_link(older, words))
 
 
 def _letter_cells(entry: Entry, viewer: Viewer) -> list[Cell]:

@@ -71,7 +71,16 @@ def _nothing() -> Markup:
 def _letters_alone(letters: LetterGroups | None) -> Markup:
     if letters is None or not letters.total:
         return Markup()
-    return tag("p", tag("a", counted(letters.total, "dead letter"), href="/console/dead"), " wait for a decision.")
+    return tag("p", _waiting_letters(letters))
+
+
+def _waiting_letters(letters: LetterGroups) -> Markup:
+    """Say how many dead letters there are; at least so many, if the ledger could not count all of them at once."""
+    link = tag("a", counted(letters.total, "dead letter"), href="/console/dead")
+    one = letters.total == 1 and letters.complete
+    return joined(
+        ("" if letters.complete else "At least ", link, " waits for a decision." if one else " wait for a decision.")
+    )
 
 
 def _headline(seen: Overview) -> Markup:
@@ -107,8 +116,7 @@ def _alerts(seen: Overview, letters: LetterGroups | None) -> Markup:
     if not seen.running:
         found.append(Markup("No worker runs: events wait at their source."))
     if letters is not None and letters.total:
-        link = tag("a", counted(letters.total, "dead letter"), href="/console/dead")
-        found.append(joined((link, " wait for a decision." if letters.total > 1 else " waits for a decision.")))
+        found.append(_waiting_letters(letters))
     if not found:
         return tag("p", badge("all well", "good"), " no outage, no silence, no dead letter.", class_="well")
     return tag("ul", *(tag("li", one) for one in found), class_="alerts", aria_label="What needs a look")
@@ -125,7 +133,10 @@ def _figures(seen: Overview, letters: LetterGroups | None) -> Markup:
         ("unhandled", count(totals["unhandled"])),
         ("waiting", count(seen.waiting)),
         ("oldest unfinished", oldest),
-        ("dead letters", "not counted" if letters is None else count(letters.total)),
+        (
+            "dead letters",
+            "not counted" if letters is None else f"{'' if letters.complete else '≥ '}{count(letters.total)}",
+        ),
     ]
     return definitions(figures, class_="figures")
 
