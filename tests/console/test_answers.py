@@ -176,6 +176,15 @@ def test_pages_of_letters_claim_no_order_and_no_number_that_a_ledger_does_not_ha
     assert re.search(r"At least <a [^>]*>2 dead letters</a> wait", person.page("/"))
 
 
+def test_an_event_of_two_handlers_happened_once(place):
+    """On the time line it happened once, and was claimed for each of its handlers."""
+    with place.worker("crm", "warehouse") as worker:
+        (key,) = {result.key for result in worker.process_many([delivery("both")])}
+    page = place.person(OPERATOR).page(f"/event/{key}")
+    assert page.count("<b>happened</b>") == 1
+    assert page.count("<b>claimed</b>") == 2
+
+
 def test_a_second_page_of_letters_has_no_groups(place):
     """It goes on with the list, and says nothing of what the ledger could not do."""
     place.letters(60)

@@ -188,10 +188,12 @@ def _time_line(known: Known) -> Markup:
 
 
 def _moments_of_entries(entries: Sequence[Entry]) -> Iterator[Moment]:
+    happened: set[bytes] = set()
     for entry in entries[:EVENTS_MAX]:
         about = joined((topic(text(entry.topic)), " ", key_link(key_text(entry.key))))
         who = f" for {name_of(entry.handler)}" if entry.handler else ""
-        if entry.time_ms is not None:
+        if entry.time_ms is not None and entry.key not in happened:
+            happened.add(entry.key)  # once, however many handlers have it
             yield Moment(entry.time_ms, joined((tag("b", "happened"),)), about)
         if entry.claimed_us:
             yield Moment(entry.claimed_us // 1000, joined((tag("b", "claimed"), who)), about)
