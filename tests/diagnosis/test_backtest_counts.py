@@ -146,6 +146,18 @@ def test_a_redelivery_passes_a_fifo_queue(diagnosed):
     assert rows["powertools"] == (0, 0)
 
 
+def test_a_redelivery_renews_no_memory_of_a_fifo_queue(diagnosed):
+    """What was sent counts: a message that is received again after five minutes hides none that is sent after it."""
+    road = CausedRoad(112)
+    body = {"eventTime": START_MS, "conversationId": road.uuid()}
+    first = road.deliver(road.event(payloads.ACW, body, at_ms=START_MS))
+    road.redelivered(first, 6 * MINUTE)
+    road.retried_by_bus(first, 7 * MINUTE)
+    arrivals = road.in_order()
+    rows = diagnosed(captures.filtered(captures.queue_lines(arrivals)), arrivals)
+    assert rows["sqs_fifo"] == backtest(arrivals)["sqs_fifo"] == (2, 0)
+
+
 def test_equal_readings_and_ties_are_lost_by_no_content(diagnosed):
     """A hash of the detail loses no reading, as publish times differ; so it lets events pass that are sent again."""
     road = CausedRoad(112)

@@ -73,12 +73,12 @@ def _tried(data: bytes, key: Key, arrivals: Arrivals, classes: bytes | bytearray
     for number, n in _RECORD.iter_unpack(data):
         of = known(number, n)
         what = classes[n - 1]
-        if of != n:
-            if ttl_ms is not None and _is_over(arrivals.of(n) - arrivals.of(of), ttl_ms):
-                first[number] = n
-            elif not (key.at_sending and what == DeliveryClass.RECEIVED_AGAIN):
+        is_compared = not (key.at_sending and what == DeliveryClass.RECEIVED_AGAIN)
+        if of != n and is_compared:
+            if ttl_ms is None or not _is_over(arrivals.of(n) - arrivals.of(of), ttl_ms):
                 found.drop(n, of, what)
                 continue
+            first[number] = n
         if IS_DUPLICATE[what]:
             found.let_through(n)
     return found
