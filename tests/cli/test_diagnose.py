@@ -150,6 +150,10 @@ def test_no_duplicates_are_good_news(cli, facts):
     ran = cli("diagnose", "in.jsonl")
     assert ran.code == 0
     assert ran.out.startswith("There are no duplicates among 5 deliveries of 5 events.\n")
+    cli.write("in.jsonl", facts(1))
+    one = diagnose(cli, "in.jsonl").one
+    assert one["answer"] == "There are no duplicates among 1 delivery of 1 event."
+    assert one["advice"]["retention_text"].startswith("No repeats were seen. ")
 
 
 # --- what is read ----------------------------------------------------------------------------------------------
@@ -183,7 +187,19 @@ def test_what_holds_no_event_is_said_with_exit_code_1(cli, data, code, first):
     ran = cli("diagnose", "in.jsonl", "--html", "report.html")
     assert (ran.code, "Traceback" in ran.err) == (code, False)
     assert first in ran.out.splitlines()[0]
+    assert "Advice" not in ran.out
     assert cli("diagnose", "--from", "report.html").code == 1
+
+
+def test_json_that_is_no_event_is_shown_with_its_place(cli, capture):
+    """All that `unreadable` counts is found again: what is no JSON, and what is JSON but no event."""
+    (cli.folder / "other.jsonl").write_bytes(b'{"a": 1}\n[1, 2, 3]\n{"detail-type": "x", "detail": 7}\n{"id": "cut o')
+    ran = diagnose(cli, "other.jsonl", capture)
+    assert (ran.code, ran.one["unreadable"]) == (0, 6)
+    assert ran.one["skipped"][:2] == [
+        "1 cannot be read: other.jsonl:4",
+        "5 JSON, but no event: other.jsonl:1, other.jsonl:2, other.jsonl:2, ...",
+    ]
 
 
 def test_a_missing_file_stops_nothing(cli, capture):

@@ -289,7 +289,8 @@ def _write(found: Diagnosis, earlier: Diagnosis | None) -> None:
         _heading("Not duplicates, though they look like it")
         for alike in found.look_alikes:
             _write_lines(f"  {alike.count:,} x ", f"{alike.title}. {alike.what}")
-    _write_advice(found)
+    if found.events:
+        _write_advice(found)
     _heading("To paste into a chat")
     write_text(found.chat)
 

@@ -73,7 +73,8 @@ def _retention(observed: Observed) -> tuple[int, str, list[tuple[int, int]]]:
         "a queue, add the time that it keeps messages"
     )
     if not lags.count:
-        return days, f"No repeats were seen in {span(observed.span_ms)}. {least}.", []
+        within = f" in {span(observed.span_ms)}" if observed.span_ms else ""
+        return days, f"No repeats were seen{within}. {least}.", []
     seen = (
         f"Half of the {lags.count:,} repeats came within {span(lags.p50)}, 99 of 100 within {span(lags.p99)}, 999 of "
         f"1,000 within {span(lags.p999)}, the last after {span(lags.max)}."

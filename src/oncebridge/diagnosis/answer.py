@@ -209,7 +209,7 @@ def first_sentence(counted: Answered, causes: Mapping[Cause, int]) -> str:
     if counted.unreadable == counted.deliveries:
         return f"None of the {_deliveries(counted.deliveries)} can be read."
     if not counted.duplicates:
-        return f"There are no duplicates among {_deliveries(counted.deliveries)} of {counted.events:,} events."
+        return f"There are no duplicates among {_deliveries(counted.deliveries)} of {_events(counted.events)}."
     cause, number = next(iter(causes.items()))
     share = percent(part_of(counted.duplicates, counted.deliveries - counted.unreadable))
     because = f"because {BECAUSE[cause]}"
@@ -224,10 +224,14 @@ def _deliveries(number: int) -> str:
     return in_words(number, "delivery", "deliveries")
 
 
+def _events(number: int) -> str:
+    return in_words(number, "event", "events")
+
+
 def _chat(counted: Answered, causes: Mapping[Cause, int], backtest: list[KeyTried]) -> str:
     """Say it in one line, to paste into a chat."""
     if not counted.duplicates:
-        return f"oncebridge diagnose: {counted.events:,} events in {_deliveries(counted.deliveries)}, no duplicates"
+        return f"oncebridge diagnose: {_events(counted.events)} in {_deliveries(counted.deliveries)}, no duplicates"
     shares = ", ".join(
         f"{TITLES[cause]} {percent(part_of(number, counted.duplicates))}" for cause, number in [*causes.items()][:3]
     )

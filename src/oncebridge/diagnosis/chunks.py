@@ -135,6 +135,8 @@ class Read(msgspec.Struct, frozen=True):
     told: array[int]
     published: array[int]
     unreadable: list[int]
+    #: Where those of them are that are JSON, and so no trouble to the reader of captures: the numbers of file and line.
+    no_events: list[tuple[int, int]]
     topics: Counter[str]
     kinds: dict[str, Kind]
     #: What the digest of the input is made of: a number for each delivery, which equal ones share.
@@ -219,6 +221,7 @@ class _Detail(Discreet, msgspec.Struct, gc=False):
 
 _head: Final = msgspec.json.Decoder(_Head).decode
 _detail: Final = msgspec.json.Decoder(_Detail).decode
+_any: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _written: Final = msgspec.json.Encoder().encode
 _BEFORE_DETAIL: Final = b',"detail":'
 #: An envelope without its detail is a few hundred bytes.
@@ -238,6 +241,14 @@ def _head_of(text: bytes) -> _Head | None:
     texts = (head.id, head.source, head.detail_type, head.account, head.region, head.time)
     usual = all(0 < len(text) <= TEXT_MAX and not text.isspace() for text in texts)
     return head if usual and _written(head) == text else None
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        _any(raw)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return False
+    return True
 
 
 def _detail_of(raw: bytes) -> bytes:
@@ -274,6 +285,7 @@ class ChunkReader:
         """Read a chunk whose first delivery has this number."""
         told, published, digest = array("q"), array("q"), array("Q")
         unreadable: list[int] = []
+        no_events: list[tuple[int, int]] = []
         topics: Counter[str] = Counter()
         rows = PartedRows()
         keys = [[bytearray() for _ in range(KEY_PARTS)] for _ in self._keys]
@@ -284,6 +296,8 @@ class ChunkReader:
                 seen = self._seen(one)
             except Unreadable:
                 unreadable.append(n)
+                if _is_json(one.raw):
+                    no_events.append((one.file, one.line))
                 digest.append(number_of(one.raw))
                 published.append(UNKNOWN)
                 continue
@@ -302,6 +316,7 @@ class ChunkReader:
             told,
             published,
             unreadable,
+            no_events,
             topics,
             self._taken_kinds(),
             digest.tobytes(),

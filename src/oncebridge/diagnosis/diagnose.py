@@ -88,15 +88,15 @@ def diagnose(
     folder = _made_folder(work_dir)
     try:
         question = Question(folder, settings_path, tuple(own_keys), tuple(other_settings))
-        study = _Study(question, settings, processes, on_part)
         found = Tally() if tally is None else tally
+        study = _Study(question, settings, processes, on_part, found)
         with study:
             stop = stopping or threading.Event()
             study.read(read_captures(paths, found, stopping=stop, progress=progress), stop)
             study.group(keeps_evidence=causes is not None)
             if causes is not None:
                 study.write_causes(causes)
-            answered = study.answered(found, made=made, command=command, settings_name=settings_name)
+            answered = study.answered(made=made, command=command, settings_name=settings_name)
         return answer(answered)
     except BrokenPipeError:
         raise  # whoever reads the causes has seen enough
@@ -129,9 +129,15 @@ class _Study:
     """One diagnosis on its way."""
 
     def __init__(
-        self, question: Question, settings: Settings, processes: int, on_part: Callable[[int, int], None]
+        self,
+        question: Question,
+        settings: Settings,
+        processes: int,
+        on_part: Callable[[int, int], None],
+        tally: Tally,
     ) -> None:
         self._question = question
+        self._tally = tally
         self._settings = settings
         self._retention_ms = Rules(settings).retention_ms
         self._pool = WorkerPool(question, settings, processes)
@@ -210,6 +216,8 @@ class _Study:
         self._timeline.add_all([time for time in believed if time >= 0])
         self._unreadable += read.unreadable
         self._unreadable_total += len(read.unreadable)
+        for file, line in read.no_events:
+            self._tally.no_event(self.files[file], line)
         for topic, number in read.topics.items():
             name = topic if topic in self._topics or len(self._topics) < TOPICS_COUNTED_MAX else OTHER_TOPICS
             self._topics[name] = self._topics.get(name, 0) + number
@@ -305,7 +313,7 @@ class _Study:
                 line = {"n": evidence.n, "id": evidence.id, "cause": cause, "reason": reason}
                 _write_line(file, visible_json(line).encode() + b"\n")
 
-    def answered(self, tally: Tally, *, made: str, command: str, settings_name: str) -> Answered:
+    def answered(self, *, made: str, command: str, settings_name: str) -> Answered:
         """Return all that was counted."""
         return Answered(
             sums=self.sums,
@@ -321,7 +329,7 @@ class _Study:
             replays_anew=self._settings.replays_anew,
             sightings_of=self._sightings_of,
             digest=self._digest.hexdigest(),
-            skipped=tally.skipped_text,
+            skipped=self._tally.skipped_text,
             made=made,
             command=command,
             settings=settings_name,

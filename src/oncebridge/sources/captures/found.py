@@ -86,6 +86,8 @@ class Tally:
         self.places: dict[str, list[str]] = {}
         self.unreadable_total = 0  # deliveries that are no JSON
         self.unreadable_places: list[str] = []
+        self.no_events_total = 0  # deliveries that are JSON, and say nothing that an event says
+        self.no_events_places: list[str] = []
         self.without_events = 0  # files that hold something else
         self.eventless: list[str] = []  # the first of them
         #: What could not be read, each with its file; the first few.
@@ -103,6 +105,12 @@ class Tally:
         self.unreadable_total += 1
         if len(self.unreadable_places) < PLACES_MAX:
             self.unreadable_places.append(f"{file}:{line}")
+
+    def no_event(self, file: str, line: int) -> None:
+        """Note a delivery that is JSON but no event, where somebody looked that far."""
+        self.no_events_total += 1
+        if len(self.no_events_places) < PLACES_MAX:
+            self.no_events_places.append(f"{file}:{line}")
 
     def end_of_file(self, file: str, deliveries: int, *, has_skipped: bool) -> None:
         """Count a file that was read, and note whether it held no event but something else."""
@@ -137,6 +145,9 @@ class Tally:
         if self.unreadable_total:
             more = ", ..." * (self.unreadable_total > PLACES_MAX)
             lines.append(f"{self.unreadable_total:,} cannot be read: {', '.join(self.unreadable_places)}{more}")
+        if self.no_events_total:
+            more = ", ..." * (self.no_events_total > PLACES_MAX)
+            lines.append(f"{self.no_events_total:,} JSON, but no event: {', '.join(self.no_events_places)}{more}")
         if self.skipped:
             lines.append(f"{self.skipped_total:,} skipped, which are no events:")
         for reason, number in self.skipped.most_common():
