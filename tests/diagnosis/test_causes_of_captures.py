@@ -367,6 +367,21 @@ def test_overlap_redelivery_and_republish_of_one_event_in_a_queue(diagnose):
     assert answer.report["events"] == 81
 
 
+@pytest.mark.parametrize("write", [captures.json_lines, captures.firehose])
+@pytest.mark.parametrize("rules", [2, 3])
+def test_what_rules_repeat_may_be_repeated_once_more(diagnose, write, rules):
+    """Rules that match a topic explain as many copies as there are rules; who made one more is not told."""
+    road = CausedRoad(44)
+    firsts = [road.deliver(acw(road, START_MS + n * 3 * SECOND)) for n in range(20)]
+    for first in firsts:
+        for _ in range(rules - 1):
+            road.matched_by_second_rule(first)
+    for first in firsts[-4:]:
+        road.again(first, 5 * MINUTE)  # nothing else comes between: that it was late is not to be seen
+    arrivals = road.in_order()
+    diagnose({"in.jsonl": write(arrivals)}).holds(arrivals)
+
+
 def test_overlap_retry_and_republish_of_one_event_in_a_function(diagnose):
     """Two rules invoke a function, both invocations are tried three times, and Genesys sends the event again."""
     road = CausedRoad(41)

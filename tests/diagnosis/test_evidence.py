@@ -90,11 +90,13 @@ SITUATIONS = {
     "a log that EventBridge writes": (
         [seen(0, logged_ms=START_MS, log_group="/aws/events/all"),
          seen(0, logged_ms=START_MS + MINUTE_MS, log_group="/aws/events/all")],
-        Relation.LATER,
+        Relation.SENT_AGAIN,
         1,
         "",
     ),
     "nothing around it, close by": ([seen(0), seen(0)], Relation.PERHAPS_AT_ONCE, 1, ""),
+    "nothing around it, a third time": ([seen(0), seen(0), seen(0)], Relation.PERHAPS_THRICE, 1, ""),
+    "nothing around it, a fourth time": ([seen(0), seen(0), seen(0), seen(0)], Relation.PERHAPS_OFTEN, 1, ""),
     "nothing around it, an hour later": ([seen(0), seen(60 * MINUTE_MS)], Relation.LATER_UNTOLD, 1, ""),
     "nothing around it, in another file": ([seen(0), seen(0, file=1)], Relation.OTHER_FILE, 1, ""),
     "a new envelope": ([seen(0), seen(900, "f")], Relation.NEW_ENVELOPE, 1, ""),
@@ -156,8 +158,8 @@ def test_a_lag_is_since_the_first_delivery_of_the_event():
 def test_only_the_first_copy_of_an_envelope_counts_for_regularity():
     """An envelope that comes three times shows once that a second rule matches."""
     twice = [message(0), message(40, "m2")]
-    assert relate(*twice).is_second
-    assert not relate(*twice, message(80, "m3")).is_second
+    assert relate(*twice).before == 1
+    assert relate(*twice, message(80, "m3")).before == 2
 
 
 AROUND = st.builds(
@@ -222,6 +224,12 @@ def test_half_of_the_envelopes_make_a_rule(envelopes, at_once, is_rule):
     assert regularity.is_regular(Relation.AT_ONCE) is is_rule
     expected = Cause.OVERLAPPING_RULES if is_rule else Cause.UNKNOWN
     assert cause_of(Relation.PERHAPS_AT_ONCE, regularity) is expected
+
+
+def test_a_third_copy_needs_a_rule_of_its_own():
+    """That two rules match says nothing of a third copy: three must match as often."""
+    assert cause_of(Relation.PERHAPS_THRICE, Regularity(100, 100, 0, 10)) is Cause.UNKNOWN
+    assert cause_of(Relation.PERHAPS_THRICE, Regularity(100, 100, 0, 90)) is Cause.OVERLAPPING_RULES
 
 
 def test_a_second_path_may_be_slower_by_a_little_and_not_by_much():

@@ -20,21 +20,27 @@ REGULAR_LEAST: Final = 3
 
 
 class Regularity(msgspec.Struct):
-    """How many envelopes of a topic came, how many of them more than once at once, and how many again later only."""
+    """How many envelopes of a topic came, how many of them twice and thrice at once, and how many again later only."""
 
     envelopes: int = 0
     at_once: int = 0
     later: int = 0
+    thrice: int = 0
 
     def is_regular(self, relation: Relation) -> bool:
         """Return whether so many come in this way that a rule must be behind it, not an accident."""
-        number = self.later if relation is Relation.LATER else self.at_once
+        number = self._number(relation)
         return number >= max(REGULAR_LEAST, REGULAR_SHARE * self.envelopes)
 
     def share_text(self, relation: Relation) -> str:
         """Say how regular it is."""
-        number = self.later if relation is Relation.LATER else self.at_once
-        return f"{percent(part_of(number, self.envelopes))} of the {self.envelopes:,} envelopes of its topic"
+        share = percent(part_of(self._number(relation), self.envelopes))
+        return f"{share} of the {self.envelopes:,} envelopes of its topic"
+
+    def _number(self, relation: Relation) -> int:
+        if relation is Relation.PERHAPS_THRICE:
+            return self.thrice
+        return self.later if relation is Relation.LATER else self.at_once
 
 
 _NEVER: Final = Regularity()
@@ -49,6 +55,8 @@ _CAUSES: Final = {
     Relation.AT_ONCE: Cause.OVERLAPPING_RULES,
     Relation.OTHER_FILE: Cause.UNKNOWN,
     Relation.PERHAPS_AT_ONCE: Cause.UNKNOWN,
+    Relation.PERHAPS_THRICE: Cause.UNKNOWN,
+    Relation.PERHAPS_OFTEN: Cause.UNKNOWN,
     Relation.LATER: Cause.EVENTBRIDGE_RETRY,
     Relation.SENT_AGAIN: Cause.EVENTBRIDGE_RETRY,
     Relation.LATER_UNTOLD: Cause.UNKNOWN,

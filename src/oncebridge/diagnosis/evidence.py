@@ -54,6 +54,8 @@ class Relation(IntEnum):
     ECHO = 16
     OTHER_TOPIC = 17
     OTHER_FILE = 18  # one envelope in two files, with nothing around it: they may overlap
+    PERHAPS_THRICE = 19  # one envelope a third time, and nothing says how long after
+    PERHAPS_OFTEN = 20  # the same a fourth time or more
 
 
 class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -70,8 +72,8 @@ class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
     of: int
     #: The receive count, the replay, the integration or the other topic.
     named: str = ""
-    #: Whether it is the first copy of its envelope.
-    is_second: bool = False
+    #: How many deliveries of its envelope came before.
+    before: int = 0
 
 
 def related(one: Sighting, earlier: Sequence[Sighting], arrivals: Arrivals) -> Evidence:
@@ -82,7 +84,7 @@ def related(one: Sighting, earlier: Sequence[Sighting], arrivals: Arrivals) -> E
     lag_ms = since_ms if of is earlier[0] else max(0, arrivals.between(earlier[0], one))
     if relation is Relation.SAME_MESSAGE and not arrivals.is_told(one):
         lag_ms = UNKNOWN  # SQS says when a message was received first, and not when again
-    return Evidence(one.n, one.id, one.topic, relation, lag_ms, since_ms, of.n, named, len(same) == 1)
+    return Evidence(one.n, one.id, one.topic, relation, lag_ms, since_ms, of.n, named, len(same))
 
 
 def _relation(
@@ -157,7 +159,7 @@ def _by_time(
     if most_ms is not None and most_ms <= AT_ONCE_MS:
         return Relation.AT_ONCE, nearest, ""
     if least_ms <= AT_ONCE_MS:
-        return Relation.PERHAPS_AT_ONCE, nearest, ""
+        return _PERHAPS.get(len(same), Relation.PERHAPS_OFTEN), nearest, ""
     if _is_told(_around(one)) and _is_told(_around(last)):
         twins = any(abs(arrivals.between(same[0], other)) <= AT_ONCE_MS for other in same[1:])
         is_sent_again = twins or arrivals.between(last, one) > SLOWER_PATH_MS_MAX
@@ -165,6 +167,10 @@ def _by_time(
     if _is_of_function(_around(one).log_stream) and _is_in_rhythm(arrivals.between(last, one)):
         return Relation.IN_RHYTHM, last, ""
     return Relation.LATER_UNTOLD, last, ""
+
+
+#: By how many deliveries of the envelope came before.
+_PERHAPS: Final = {1: Relation.PERHAPS_AT_ONCE, 2: Relation.PERHAPS_THRICE}
 
 
 def _is_told(around: Surroundings) -> bool:

@@ -166,7 +166,10 @@ def _pass_on(one: Sighting, part: PartFound) -> None:
         part.facts[fact % PARTS].append(FactRow(one.n, one.id, one.topic, fact, one.published_ms or 0))
 
 
-_AT_ONCE: Final = frozenset({Relation.AT_ONCE, Relation.PERHAPS_AT_ONCE, Relation.OTHER_TARGET})
+_AT_ONCE: Final = frozenset(
+    {Relation.AT_ONCE, Relation.PERHAPS_AT_ONCE, Relation.PERHAPS_THRICE, Relation.OTHER_TARGET}
+)
+_ONCE, _TWICE = 1, 2
 _NEW: Final = frozenset({Relation.NEW_ENVELOPE, Relation.OTHER_ORIGIN})
 
 
@@ -175,9 +178,10 @@ def _note_copy(one: Sighting, earlier: list[Sighting], part: PartFound, arrivals
     relation = evidence.relation
     regular = part.sums.regular(one.topic)
     if relation in _AT_ONCE:
-        regular.at_once += evidence.is_second
+        regular.at_once += evidence.before == _ONCE
+        regular.thrice += evidence.before == _TWICE
     elif relation is Relation.LATER:
-        regular.later += evidence.is_second
+        regular.later += evidence.before == _ONCE
     elif relation in _NEW:
         regular.envelopes += 1
     what = DeliveryClass.RECEIVED_AGAIN if relation is Relation.SAME_MESSAGE else DeliveryClass.DUPLICATE

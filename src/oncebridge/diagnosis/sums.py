@@ -192,6 +192,7 @@ class Sums:
             known = self.regular(topic)
             known.envelopes += regularity.envelopes
             known.at_once += regularity.at_once
+            known.thrice += regularity.thrice
             known.later += regularity.later
         for (topic, relation, lag), number in other.lags.items():
             self.lags[self._counted(topic), relation, lag] += number

@@ -112,7 +112,10 @@ REASONS: Final = {
     Relation.OTHER_TARGET: "the same envelope as {first} at two {named}: two rules or targets get it",
     Relation.AT_ONCE: "the same envelope as {first}, {since} apart; {share} come twice: {rule}",
     Relation.OTHER_FILE: "the same envelope as {first} in another file: the files may hold the same deliveries",
-    Relation.PERHAPS_AT_ONCE: "the same envelope as {first}; nothing says how long after it came, or who repeated it",
+    **dict.fromkeys(
+        (Relation.PERHAPS_AT_ONCE, Relation.PERHAPS_THRICE, Relation.PERHAPS_OFTEN),
+        "the same envelope as {first}; nothing says how long after it came, or who repeated it",
+    ),
     Relation.LATER: "the same envelope as {first}, sent again {since} later: EventBridge tried again",
     Relation.SENT_AGAIN: "the same envelope as {first}, sent again {since} later: EventBridge tried again",
     Relation.LATER_UNTOLD: (
@@ -129,6 +132,7 @@ REASONS: Final = {
 #: The same where a rule is behind it.
 REGULAR_REASONS: Final = {
     Relation.PERHAPS_AT_ONCE: REASONS[Relation.AT_ONCE],
+    Relation.PERHAPS_THRICE: "the same envelope as {first}, {since} apart; {share} come three times: {rule}",
     Relation.LATER: "the same envelope as {first}, {since} later, like {share}: two rules match, one path is slower",
 }
 
