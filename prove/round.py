@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from prove.faults import Fault
 from prove.stream import Stream
@@ -25,6 +25,8 @@ BATCH_MAX: Final = 12
 PATIENCE_SECONDS: Final = 30.0
 #: Until a delivery that was not acknowledged comes again.
 AGAIN_SECONDS: Final = 0.03
+
+Start = Callable[[Conditions, Fault | None, socket.socket], NoReturn]
 
 
 @dataclass
@@ -65,8 +67,10 @@ class Round:
         workers: int,
         *,
         spread_seconds: float = 0.0,
+        start: Start = live,
     ) -> None:
-        """Take what is to happen, and for how long deliveries go on to arrive."""
+        """Take what is to happen, for how long deliveries go on to arrive, and how a forked process begins to work."""
+        self._start = start
         self._conditions, self._stream = conditions, stream
         self._faults, self._seed, self._workers = list(faults), seed, workers
         self._selector = selectors.DefaultSelector()
@@ -105,7 +109,7 @@ class Round:
                 ours.close()
                 for life in self._lives.values():
                     life.socket.close()
-                live(self._conditions, fault, theirs)
+                self._start(self._conditions, fault, theirs)
             theirs.close()
             self.told.lives += 1
             life = _Life(pid, ours, random.Random(f"{self._seed} {self.told.lives}"))

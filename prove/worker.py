@@ -170,12 +170,17 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
     return bridge
 
 
-def live(conditions: Conditions, fault: Fault | None, parent: socket.socket) -> NoReturn:
+def live(
+    conditions: Conditions,
+    fault: Fault | None,
+    parent: socket.socket,
+    strikes: Callable[[Fault | None, Notes], Strikes] = Strikes,
+) -> NoReturn:
     """Process batches until there are no more; never return."""
     code = 1
     try:
         notes = Notes(conditions.notes)
-        with _worker(conditions, Strikes(fault, notes), notes) as process:
+        with _worker(conditions, strikes(fault, notes), notes) as process:
             while (batch := receive(parent)) is not None:
                 send(parent, process([raw.encode() for raw in batch]))
         code = 0

@@ -52,6 +52,8 @@ PARTS: Final = {
              "ways_in:ways_in", 1_000, "faults"),
         Part("network", "replies lost, delayed, cut, dripped, and connections half open, at each request",
              "networks:strike_replies", 5_000, "strikes", WIRES),
+        Part("clocks", "workers' clocks ten minutes apart and stepping, while workers die and stop",
+             "clocks:clocks", 20_000, "steps", ALL, 5_000),
         Part("outage", "the ledger away and silent while 200 deliveries a second arrive, then slow with 30 % errors",
              "outage:outage", 600, "seconds", ALL),
         Part("fuzz", "spoiled input to parser, unwrapper, captures, HTTP, console, settings; bounds on time and memory",

@@ -38,8 +38,8 @@ ERROR_SHARE: Final = 0.3
 #: Until everything that had piled up must be done: for waits of senders, and by how long it was away.
 DRAIN_SECONDS: Final = 90.0
 DRAIN_SHARE: Final = 1.0
-#: What three processes of the service may have more than before: requests under way, of a hundred deliveries each.
-MORE_MEMORY_MAX: Final = 64 * 1024 * 1024
+#: What the service's processes may have more than before: each of the two workers may hold bodies of 64 MiB.
+MORE_MEMORY_MAX: Final = 2 * 64 * 1024 * 1024
 LEASE_SECONDS: Final = 5.0
 DELIVERIES_PER_EVENT: Final = 1.8
 LOOK_SECONDS: Final = 1.0

@@ -237,6 +237,21 @@ def test_too_many_requests_are_refused_at_once(gates, monkeypatch):
         assert {one.status for one in answers(running + waiting)} == {200}
 
 
+def test_what_was_answered_while_it_waited_makes_room(gates, monkeypatch):
+    """While all that run hang, requests whose time is over are let go of, with what they hold."""
+    monkeypatch.setattr(request_batcher, "WAITING_MAX", 3)
+    hanging = gates()
+    with Service(serve={"answer_within_seconds": 0.2}, concurrency=2) as service:
+        service.does |= {0: hanging, 1: hanging}
+        running = [service.events(text(number)) for number in range(2)]
+        hanging.wait_for_somebody()
+        hanging.wait_for_somebody()
+        answers(running + [service.events(text(number)) for number in range(2, 5)])
+        assert service.books["received"] == 5
+        wait_until(lambda: "takes longer" in problem(service.event(6)), "room for another to wait", 10)
+        hanging.open()
+
+
 # --- busy ---------------------------------------------------------------------------------------------------
 
 

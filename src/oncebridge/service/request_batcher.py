@@ -192,7 +192,15 @@ class RequestBatcher:
 
     def _look(self) -> None:
         self._looking = False
+        self._drop_answered()
         self._start_batches()
+
+    def _drop_answered(self) -> None:
+        """Let go of requests whose time is over: while a ledger hangs, their bodies would pile up."""
+        answered = [request for request in self._waiting if request.reply.done()]
+        if answered:
+            self._waiting = deque(request for request in self._waiting if not request.reply.done())
+            self._finish(answered)
 
     def _may_start(self, now: float) -> bool:
         if not self._running:
