@@ -27,7 +27,7 @@ def environment_for(conditions: Conditions, faults: Sequence[Fault], folder: Pat
         (folder / f"{number:04}").write_text(json.dumps(asdict(fault)))
     spoil = conditions.spoil
     known = {
-        **asdict(replace(conditions, spoil=None)),
+        **asdict(replace(conditions, spoil=None, secret=None)),
         "notes": str(conditions.notes),
         "spoil": f"{spoil.__module__}:{spoil.__qualname__}" if spoil else "",
         "faults": str(folder),

@@ -42,8 +42,10 @@ class Stream:
     arrivals: tuple[tuple[int, bytes], ...]
 
 
-def make_stream(seed: int, name: str, *, facts: int = 10, entities: int = 3, states: int = 5) -> Stream:
-    """Make up a round. Rounds of different names share no event and no entity."""
+def make_stream(
+    seed: int, name: str, *, called: str = "", facts: int = 10, entities: int = 3, states: int = 5
+) -> Stream:
+    """Make up a round. Rounds that are called differently, or have different names, share no event and no entity."""
     dice = random.Random(f"{seed} {name}")
     happened = [Happened(number, None, START_MS + number) for number in range(facts)]
     for entity in range(entities):
@@ -51,12 +53,13 @@ def make_stream(seed: int, name: str, *, facts: int = 10, entities: int = 3, sta
         for _ in range(states):
             time_ms += 0 if dice.random() < TIE_SHARE else STEP_MS
             happened.append(Happened(len(happened), entity, time_ms))
+    called = called or name
     places = [(dice.random() * len(happened), event) for event in happened]
     arriving = []
     for place, event in places:
-        raws = [_delivery(name, event, copy=0)]
+        raws = [_delivery(called, event, copy=0)]
         while dice.random() < AGAIN_SHARE:
-            raws.append(_delivery(name, event, copy=len(raws)) if dice.random() < NEW_ENVELOPE_SHARE else raws[0])
+            raws.append(_delivery(called, event, copy=len(raws)) if dice.random() < NEW_ENVELOPE_SHARE else raws[0])
         arriving += [(place + dice.random() * DISORDER, event.number, raw) for raw in raws]
     arriving.sort()
     return Stream(tuple(happened), tuple((number, raw) for _, number, raw in arriving))

@@ -50,6 +50,8 @@ class Conditions:
     way_in: str = "process_many"
     #: Where claims are lent out, for the way in by them.
     service: str = ""
+    #: That keys are made with; the ledger makes its own otherwise.
+    secret: bytes | None = None
 
 
 class Notes:
@@ -146,6 +148,7 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
         lease_seconds=conditions.lease_seconds,
         busy_wait_seconds=0.0,
         retry=RetryPolicy(attempts=1_000),
+        secret=conditions.secret,
     )
     bridge = Bridge(conditions.url, settings=settings)
     watch(bridge.ledger, strikes, notes)

@@ -39,10 +39,11 @@ def _attacked(options: Options, kinds: tuple[Kind, ...]) -> Outcome:
         return outcome
 
 
-def outcome_of(tally: Tally, options: Options) -> Outcome:
-    """Write a tally in the fields of all parts."""
+def outcome_of(tally: Tally, options: Options, tried: int | None = None) -> Outcome:
+    """Write a tally in the fields of all parts; what was tried are faults, unless told otherwise."""
+    tried = tally.faults if tried is None else tried
     outcome = Outcome(
-        tried=tally.faults,
+        tried=tried,
         lost=tally.broken["lost"],
         doubled=sum(tally.broken[what] for what in DOUBLED),
         doubled_plain=tally.doubled_plain,
@@ -50,8 +51,8 @@ def outcome_of(tally: Tally, options: Options) -> Outcome:
         seconds=round(tally.seconds, 1),
         figures={"rounds": tally.rounds, "events": tally.events, "deliveries": tally.deliveries},
     )
-    if tally.faults < options.amount and not tally.failures:
-        outcome.notes.append(f"ended early: {tally.faults:,} of {options.amount:,} in the time that it had")
+    if tried < options.amount and not tally.failures:
+        outcome.notes.append(f"ended early: {tried:,} of {options.amount:,} in the time that it had")
     outcome.notes += [f"{number} x {trouble}" for trouble, number in tally.troubles.items()]
     return outcome
 

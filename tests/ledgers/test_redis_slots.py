@@ -1,7 +1,6 @@
 """A cluster that moves slots from one master to another, while the ledger is used."""
 
 import json
-import secrets
 import subprocess
 import sys
 import threading
@@ -13,10 +12,9 @@ from oncebridge import Bridge, PermanentError, Settings
 from oncebridge.errors import LedgerUnavailable
 from payloads import envelope, raw
 from servers.process import wait_until
-from servers.valkey import running_cluster
+from servers.valkey import Slots, running_cluster
 
 TOPIC = "v2.detail.events.conversation.{id}.attributes"
-AT_ONCE = 20  # keys that are moved in one go
 
 
 @pytest.fixture(scope="module")
@@ -32,51 +30,6 @@ def cluster(slots):
     yield slots
     for client in slots.clients:
         client.flushall()
-
-
-class Slots:
-    """Moves slots as `redis-cli --cluster reshard` does."""
-
-    def __init__(self, servers):
-        """Take the masters."""
-        self.clients = [server.client() for server in servers]
-        self.ports = [server.port for server in servers]
-        self.ids = [client.execute_command("CLUSTER MYID").decode() for client in self.clients]
-
-    @property
-    def url(self):
-        """Return the URL of a new ledger."""
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
-        return f"redis+cluster://{hosts}?name={secrets.token_hex(8)}"
-
-    def in_use(self):
-        """Return each slot that has keys, and the number of its master."""
-        return [
-            (slot, number)
-            for number, client in enumerate(self.clients)
-            for slot in sorted({client.cluster("KEYSLOT", key) for key in client.keys("*")})
-        ]
-
-    def begin(self, slot, source, target):
-        """Let a slot be on its way."""
-        self.clients[target].execute_command("CLUSTER SETSLOT", slot, "IMPORTING", self.ids[source])
-        self.clients[source].execute_command("CLUSTER SETSLOT", slot, "MIGRATING", self.ids[target])
-
-    def move_keys(self, slot, source, target, number):
-        """Move so many keys, and tell whether there were any."""
-        # In two words: by the other name the client would read the names of keys as text.
-        keys = self.clients[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, number)
-        if keys:
-            move = ["MIGRATE", "127.0.0.1", self.ports[target], "", 0, 5000, "REPLACE", "KEYS", *keys]
-            self.clients[source].execute_command(*move)
-        return bool(keys)
-
-    def end(self, slot, source, target):
-        """Move the rest, and tell every master who has the slot now."""
-        while self.move_keys(slot, source, target, AT_ONCE):
-            pass
-        for number in (target, source, *({0, 1, 2} - {source, target})):
-            self.clients[number].execute_command("CLUSTER SETSLOT", slot, "NODE", self.ids[target])
 
 
 class Worker:

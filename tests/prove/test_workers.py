@@ -1,5 +1,6 @@
 """The short form of the proof: workers are killed and stopped on real ledgers, and the judge sees what is wrong."""
 
+import json
 import random
 
 import msgspec
@@ -114,6 +115,15 @@ def test_a_seed_repeats_a_plan():
     assert make_stream(1, "a") != make_stream(2, "a")
     drawn = [make_faults(random.Random(seed), ("kill", "stop"), 50) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_stream_is_the_same_whatever_it_is_called():
+    """Only ids have the name in them, not times: a round called 5-0 must not lie in 2025-05."""
+    streams = [make_stream(5, "5-0", called=called) for called in ("", "5-0-again")]
+    assert streams[0].events == streams[1].events
+    bodies = [[json.loads(raw)["detail"]["eventBody"] for _, raw in stream.arrivals] for stream in streams]
+    for before, after in zip(*bodies, strict=True):
+        assert {**before, "conversationId": ""} == {**after, "conversationId": ""}
 
 
 def test_a_stream_is_hard_enough():

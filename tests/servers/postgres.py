@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from servers.process import ServerProcess, free_port
+from servers.process import ServerProcess, free_port, wait_until
 
 URL_VARIABLE = "ONCEBRIDGE_TEST_POSTGRES_URL"  # a server of the team's own, for tests that need not kill it
 USER_ID = "1000"  # in a namespace: Postgres refuses to run as root
@@ -27,7 +27,7 @@ class PostgresServer:
         """Make the files; nothing runs yet. Settings are as in `fsync=on`."""
         self.port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
-        data = directory / "data"
+        self._data = data = directory / "data"
         subprocess.run(
             [
                 *_as_user(),
@@ -73,6 +73,21 @@ class PostgresServer:
         if self._runs:
             self._process.send(signal.SIGQUIT)  # every process of it at once, without another write
             self.stop()
+
+    def kill_first(self) -> None:
+        """Kill the process that started all others, with SIGKILL; they end once they notice (Linux only)."""
+        if self._runs:
+            self._process.kill()
+            wait_until(self._may_start, "its other processes to end")
+            self._runs = False
+
+    def _may_start(self) -> bool:
+        """Whether nobody is left in the memory that its processes shared."""
+        identity = (self._data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+        return all(
+            columns[1] != identity or columns[6] == "0"
+            for columns in map(str.split, Path("/proc/sysvipc/shm").read_text().splitlines())
+        )
 
     def restart(self) -> None:
         """Kill it and start it again."""
