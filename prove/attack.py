@@ -44,6 +44,8 @@ class Attack:
     drive: Callable[[Conditions, Stream, Sequence[Fault], int], Told] | None = None
     #: Where claims are lent out, for workers that come by HTTP.
     service: str = ""
+    #: Whether effects are written in the ledger's transaction, too, where it has one.
+    exact: bool = True
     faults: int = FAULTS_PER_ROUND
     lease_seconds: float = 0.3
     #: That keys are made with, where the ledger may forget its own.
@@ -133,7 +135,7 @@ def add_round(
 
 def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgement, Told, Stream, list[str]]:
     """Run one round with these faults, and judge it."""
-    is_exact = kind_of(plan.ledger) in exact.LEDGERS and plan.way_in != CLAIMS
+    is_exact = plan.exact and kind_of(plan.ledger) in exact.LEDGERS and plan.way_in != CLAIMS
     # A round of its own each time: what an earlier try of the same round left must not help this one.
     unique = f"{name}-{time.monotonic_ns():x}"
     notes = plan.folder / f"{unique}.notes"

@@ -26,6 +26,7 @@ ORDER = [
     "quantities",
     "validation",
     "interrupts",
+    "handles",
     "strict_json",
     "event",
     "topics",

@@ -58,6 +58,8 @@ PARTS: Final = {
              "redises:trouble_redis", 800, "troubles", ("redis",)),
         Part("clocks", "workers' clocks ten minutes apart and stepping, while workers die and stop",
              "clocks:clocks", 20_000, "steps", ALL, 5_000),
+        Part("resources", "no room on the disk, in memory, for connections, files and handles; files that are gone",
+             "resources:resources", 420, "shortages", ALL, 60),
         Part("outage", "the ledger away and silent while 200 deliveries a second arrive, then slow with 30 % errors",
              "outage:outage", 600, "seconds", ALL),
         Part("fuzz", "spoiled input to parser, unwrapper, captures, HTTP, console, settings; bounds on time and memory",

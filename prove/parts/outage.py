@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from oncebridge import Bridge
 
 PER_SECOND: Final = 200
-#: DynamoDB's emulator takes no more.
-PER_SECOND_DYNAMODB: Final = 10
+#: DynamoDB's emulator takes no more, and no large requests: each of their events has four of its own.
+PER_SECOND_DYNAMODB: Final = 5
+BATCH_DYNAMODB: Final = 5
 CALM_SECONDS_MAX: Final = 10.0
 #: As long as it was away, it falters afterwards, times this.
 FALTER_SHARE: Final = 0.25
@@ -291,16 +292,18 @@ class Course:
 
 def _attack(options: Options, ledger: Ledger, away_seconds: float, spoil: Callable[[Bridge], None] | None) -> Outcome:
     kind = kind_of(options.ledger)
-    per_second = PER_SECOND_DYNAMODB if kind == "dynamodb" else PER_SECOND
     calm_seconds = min(CALM_SECONDS_MAX, 1 + away_seconds / 5)
     name = f"{options.seed}-outage-{time.monotonic_ns():x}"
-    stream = _stream(options.seed, name, per_second * (calm_seconds + away_seconds * (1 + FALTER_SHARE)))
+    pace = Pace(PER_SECOND, again_seconds_max=min(30.0, 1 + away_seconds / 10))
+    if kind == "dynamodb":
+        pace = replace(pace, per_second=PER_SECOND_DYNAMODB, batch_max=BATCH_DYNAMODB, under_way_max=8)
+    stream = _stream(options.seed, name, pace.per_second * (calm_seconds + away_seconds * (1 + FALTER_SHARE)))
     conditions = Conditions(
         url=ledger.url, name=name, notes=options.folder / "outage.notes", lease_seconds=LEASE_SECONDS,
         exact=kind in exact.LEDGERS, spoil=spoil,
     )  # fmt: skip
     variables = environment_for(conditions, (), options.folder / "faults")
-    told, pace = Told(), Pace(per_second, again_seconds_max=min(30.0, 1 + away_seconds / 10))
+    told = Told()
     with (
         ways.serving(variables, options.folder / "serve.log", "--handler", ways.PROGRAM) as url,
         Memory("-m oncebridge serve") as memory,

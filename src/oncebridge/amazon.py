@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from oncebridge import forks
+from oncebridge import forks, handles
 from oncebridge.errors import ConfigurationError, MissingExtra
 
 if TYPE_CHECKING:
@@ -180,6 +180,7 @@ class Meaning(Enum):
         "{service} is out of reach; check the region or address, the network's way to it (a VPC endpoint or NAT) and "
         "that the security group lets port 443 out"
     )
+    NO_HANDLES = handles.ADVICE
     UNKNOWN = "{service} answers with an error that is not known here; look at AWS' health page"
 
     @property
@@ -193,7 +194,7 @@ class Meaning(Enum):
 
 
 _PASSING: Final = frozenset(
-    {Meaning.FULL, Meaning.THROTTLED, Meaning.FAILED, Meaning.UNREACHABLE, Meaning.UNKNOWN},
+    {Meaning.FULL, Meaning.THROTTLED, Meaning.FAILED, Meaning.UNREACHABLE, Meaning.NO_HANDLES, Meaning.UNKNOWN},
 )
 
 #: Error codes of AWS, without the names around them (`short_code`).
@@ -261,7 +262,8 @@ def meaning_of(error: Exception) -> Meaning:
     if status is not None:
         return meaning_of_code(code_of(error), status)
     names = (kind.__name__ for kind in type(error).__mro__)
-    return next((EXCEPTIONS[name] for name in names if name in EXCEPTIONS), Meaning.UNREACHABLE)
+    known = next((EXCEPTIONS[name] for name in names if name in EXCEPTIONS), None)
+    return known or (Meaning.NO_HANDLES if handles.are_wanting(error) else Meaning.UNREACHABLE)
 
 
 def meaning_of_code(code: str, status: int = 0) -> Meaning:

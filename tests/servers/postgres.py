@@ -54,7 +54,7 @@ class PostgresServer:
         self._process = ServerProcess(
             [*_as_user(), _binary("postgres"), "-D", str(data), *options],
             log=directory / "log",
-            ready=self._answers,
+            ready=self.answers,
             stop_signal=signal.SIGINT,  # does not wait for clients
         )
 
@@ -94,7 +94,8 @@ class PostgresServer:
         self.kill()
         self.start()
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Tell whether it answers."""
         try:
             psycopg.connect(self.url, connect_timeout=2).close()
         except psycopg.OperationalError:

@@ -36,7 +36,7 @@ class Valkey:
         files = ["--dir", str(directory), "--save", "", "--appendonly", "yes", "--appendfsync", "always"]
         command = [_binary(), "--port", str(self.port), "--bind", "127.0.0.1", *files]
         command += ["--repl-diskless-sync-delay", "0", *arguments]
-        self.process = ServerProcess(command, log=directory / "log", ready=self._answers)
+        self.process = ServerProcess(command, log=directory / "log", ready=self.answers)
 
     @property
     def url(self) -> str:
@@ -47,7 +47,8 @@ class Valkey:
         """Return a client of one's own."""
         return redis.Redis(host="127.0.0.1", port=self.port, **options)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Tell whether it answers."""
         try:
             with self.client(socket_timeout=1) as client:
                 return bool(client.ping())
@@ -192,7 +193,7 @@ def _running_sentinel(directory: Path, master: Valkey) -> Iterator[Valkey]:
         f'port {server.port}\nbind 127.0.0.1\ndir "{directory}"\nsentinel monitor main 127.0.0.1 {master.port} 2\n'
         "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n"
     )
-    server.process = ServerProcess([_binary(), str(config), "--sentinel"], log=directory / "log", ready=server._answers)
+    server.process = ServerProcess([_binary(), str(config), "--sentinel"], log=directory / "log", ready=server.answers)
     server.process.start()
     try:
         yield server

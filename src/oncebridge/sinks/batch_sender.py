@@ -68,7 +68,7 @@ def error_for(destination: str, code: str, meaning: Meaning, advice: str) -> Say
         return DestinationBusy(words, after_seconds=BUSY_SECONDS)
     if meaning is Meaning.REFUSED:
         return EntryRefused(words)
-    if meaning is Meaning.UNREACHABLE:
+    if meaning in {Meaning.UNREACHABLE, Meaning.NO_HANDLES}:
         return DestinationSilent(f"{destination} did not answer ({code})")
     if meaning is Meaning.UNKNOWN:
         return EntryDeferred(words)

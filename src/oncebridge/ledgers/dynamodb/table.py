@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oncebridge import handles
 from oncebridge.amazon import make_client, require_boto3
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.ledgers.dynamodb.errors import ConditionFailed, Passing, Place, translate_error
@@ -78,6 +79,8 @@ def connected(place: Place) -> Any:
         trouble = translate_error(error, "open", place)
         if isinstance(trouble, ConfigurationError):
             raise trouble from None
+        if handles.are_wanting(error):
+            raise LedgerUnavailable(f"{place}: {handles.ADVICE}") from None
         raise ConfigurationError(f"{place}: {type(error).__name__}; check region and endpoint_url in the URL") from None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import errors
 
+from oncebridge import handles
 from oncebridge.errors import ClaimLost, LedgerRefused, LedgerUnavailable, PermanentError
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def _advice(error: psycopg.Error) -> str:
     if state:
         return _BY_STATE.get(state) or _BY_STATE.get(state[:2]) or _ELSE
     text = str(error).lower()
+    if not handles.are_left():  # libpq does not say so
+        return handles.ADVICE
     return next((advice for words, advice in _BY_WORDS.items() if words in text), _ELSE)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from oncebridge import handles
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.redis.connection import ERRORS, ServerError
 
@@ -75,5 +76,6 @@ _ADVICE: Final = (
     ("TRYAGAIN", _SLOT_MOVES),
     ("MOVED", _SLOT_MOVES),
     ("SSL", "TLS failed; check rediss:// against redis://, and the certificates"),
+    ("Too many open files", handles.ADVICE),
     ("max number of clients", "it takes no more clients; raise maxclients or run fewer workers"),
 )

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from oncebridge import handles
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.sqlite.connections import FileGone, InTransaction, OpenBeforeFork
 
@@ -55,6 +56,8 @@ def _advice(error: str, path: Path) -> str:
         return "make room on the disk; nothing was acknowledged meanwhile"
     if "readonly" in text or "permission" in text or "read-only" in text:
         return f"let this user write to the file and to {path.parent}"
+    if not handles.are_left():  # SQLite does not say so
+        return handles.ADVICE
     if "no such file" in text or "unable to open" in text:
         return f"create the directory {path.parent}"
     return "check the disk; nothing was acknowledged meanwhile"
