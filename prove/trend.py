@@ -53,8 +53,8 @@ class Judged:
         ]
 
 
-def judge_points(points: Sequence[Point]) -> Judged:
-    """Judge what a program held from the end of its start on."""
+def judge_points(points: Sequence[Point], cache_bytes: int = 0) -> Judged:
+    """Judge what a program held from the end of its start on; caches of so many bytes may still fill."""
     whole = points[-1].done if points else 0
     kept = [point for point in points if point.done >= whole * START_SHARE]
     if len(kept) < POINTS_MIN:
@@ -62,7 +62,7 @@ def judge_points(points: Sequence[Point]) -> Judged:
     deliveries = max(1, kept[-1].done - kept[0].done)
     return Judged(
         bytes_per_delivery=slope([(point.done, point.held.memory_bytes) for point in kept]),
-        bound=max(BYTES_PER_DELIVERY, WANDER_BYTES / deliveries),
+        bound=max(BYTES_PER_DELIVERY, (WANDER_BYTES + cache_bytes) / deliveries),
         memory_bytes=kept[-1].held.memory_bytes,
         more_handles=_more([point.held.handles for point in kept]),
         more_threads=_more([point.held.threads for point in kept]),

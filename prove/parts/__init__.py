@@ -65,7 +65,7 @@ PARTS: Final = {
         Part("fuzz", "spoiled input to parser, unwrapper, captures, HTTP, console, settings; bounds on time and memory",
              "fuzz:fuzz", 1_000_000, "inputs", NONE),
         Part("soak", "a day of traffic, compressed: memory, handles, threads and connections of every command are flat",
-             "soak:soak", 300_000, "deliveries", ("sqlite", "redis")),
+             "soak:soak", 300_000, "deliveries", ("redis", "sqlite")),
         Part("exploration", "every order of two workers' steps and faults, on the real rules",
              "exploring:explore_all", 5_000_000, "states", NONE),
     )

@@ -38,7 +38,9 @@ FALTER_SECONDS: Final = 0.05
 ERROR_SHARE: Final = 0.3
 #: Until everything that had piled up must be done: for waits of senders, and by how long it was away.
 DRAIN_SECONDS: Final = 90.0
-DRAIN_SHARE: Final = 1.0
+DRAIN_SHARE: Final = 3.0
+#: Requests of a sender at a time: with many more, a slow machine would answer most of them too late.
+UNDER_WAY: Final = 16
 #: What the service's processes may have more than before: each of the two workers may hold bodies of 64 MiB.
 MORE_MEMORY_MAX: Final = 2 * 64 * 1024 * 1024
 LEASE_SECONDS: Final = 5.0
@@ -294,7 +296,7 @@ def _attack(options: Options, ledger: Ledger, away_seconds: float, spoil: Callab
     kind = kind_of(options.ledger)
     calm_seconds = min(CALM_SECONDS_MAX, 1 + away_seconds / 5)
     name = f"{options.seed}-outage-{time.monotonic_ns():x}"
-    pace = Pace(PER_SECOND, again_seconds_max=min(30.0, 1 + away_seconds / 10))
+    pace = Pace(PER_SECOND, again_seconds_max=min(30.0, 1 + away_seconds / 10), under_way_max=UNDER_WAY)
     if kind == "dynamodb":
         pace = replace(pace, per_second=PER_SECOND_DYNAMODB, batch_max=BATCH_DYNAMODB, under_way_max=8)
     stream = _stream(options.seed, name, pace.per_second * (calm_seconds + away_seconds * (1 + FALTER_SHARE)))

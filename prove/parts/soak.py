@@ -19,7 +19,7 @@ from prove.arriving import Arriving, Pace
 from prove.checks import Judgement, judge, read_notes
 from prove.handled import environment_for
 from prove.outcome import Options, Outcome
-from prove.places import place_of, prepare
+from prove.places import kind_of, place_of, prepare
 from prove.round import PATIENCE_SECONDS, in_child
 from prove.stream import Stream, make_stream
 from prove.trend import Judged, Point, judge_points
@@ -44,6 +44,9 @@ WAITING_MAX: Final = 500
 ASK_AFTER: Final = 50
 REQUEST_MAX: Final = 100
 INVOCATION_MAX: Final = 50
+#: SQLite keeps pages of its file, up to so many bytes for each connection: that is no leak, and takes long to fill.
+PAGES_BYTES: Final = 16 * 1024 * 1024
+CONNECTED: Final = {"serve": 2}
 FUNCTION_SECONDS: Final = 60
 PAGES: Final = ("/", "/deliveries", "/dead", "/requests", "/handlers", "/doctor", "/log")
 PAGE_SECONDS: Final = 0.2
@@ -323,7 +326,8 @@ def one_phase(
     if not is_whole:
         outcome.notes.append(f"ended early: {phase.done:,} of {len(stream.arrivals):,} in the time that it had")
     for program, points in phase.points.items():
-        _add_program(outcome, program, judge_points(points), points)
+        cache_bytes = PAGES_BYTES * CONNECTED.get(program, 1) if kind_of(options.ledger) == "sqlite" else 0
+        _add_program(outcome, program, judge_points(points, cache_bytes), points)
     return outcome
 
 
