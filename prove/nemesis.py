@@ -29,6 +29,8 @@ from prove.worker import Conditions, Notes, receive, send
 
 #: How long a failure is made smaller.
 SHRINK_SECONDS: Final = 600.0
+#: Longer than for workers alone: breakers wait for up to ten seconds, and so they do after every strike.
+PATIENCE_SECONDS: Final = 120.0
 
 
 class Nemesis:
@@ -172,7 +174,10 @@ class Siege:
             own = [asdict(one) for one in given if not isinstance(one, Fault)]
             self.nemesis.ask("begin", notes=str(conditions.notes), troubles=own)
             try:
-                return Round(conditions, stream, faults, seed, self.workers, spread_seconds=self.spread_seconds).run()
+                return Round(
+                    conditions, stream, faults, seed, self.workers,
+                    spread_seconds=self.spread_seconds, patience_seconds=PATIENCE_SECONDS,
+                ).run()  # fmt: skip
             finally:
                 self.nemesis.ask("calm")
 

@@ -67,23 +67,26 @@ class Round:
         workers: int,
         *,
         spread_seconds: float = 0.0,
+        patience_seconds: float = PATIENCE_SECONDS,
         start: Start = live,
     ) -> None:
-        """Take what is to happen, for how long deliveries go on to arrive, and how a forked process begins to work."""
+        """Take what is to happen, for how long deliveries go on to arrive and how long all may take beyond that.
+
+        A forked process begins to work with `start`.
+        """
         self._start = start
         self._conditions, self._stream = conditions, stream
         self._faults, self._seed, self._workers = list(faults), seed, workers
         self._selector = selectors.DefaultSelector()
         self._lives: dict[int, _Life] = {}
-        self._spread_seconds = spread_seconds
+        self._patience = patience_seconds + spread_seconds + len(faults)
         begun, each = time.monotonic(), spread_seconds / len(stream.arrivals)
         self._due: list[tuple[float, int]] = [(begun + at * each, at) for at in range(len(stream.arrivals))]
         self.told = Told()
 
     def run(self) -> Told:
         """Run it to its end."""
-        patience, lives_max = PATIENCE_SECONDS + len(self._faults) + self._spread_seconds, 3 * len(self._faults) + 20
-        give_up = time.monotonic() + patience
+        give_up, lives_max = time.monotonic() + self._patience, 3 * len(self._faults) + 20
         try:
             while (self._due or self._is_any_busy()) and time.monotonic() < give_up:
                 if self.told.lives > lives_max:
@@ -180,7 +183,8 @@ class Round:
 
     def _end(self) -> None:
         """Let the stopped go on, for what they do late must be seen; then end everybody."""
-        self.told.stuck = sorted({self._stream.arrivals[at][0] for _, at in self._due})
+        left = {at for _, at in self._due}.union(*(life.batch for life in self._lives.values()))
+        self.told.stuck = sorted({self._stream.arrivals[at][0] for at in left})
         for life in self._lives.values():
             if life.stopped_at is not None:
                 os.kill(life.pid, signal.SIGCONT)

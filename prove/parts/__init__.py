@@ -56,6 +56,8 @@ PARTS: Final = {
              "restarts:restart", 20_000, "events", ("postgres",)),
         Part("redis", "Redis killed (AOF always, everysec, off), emptied, flushed, and its scripts forgotten",
              "redises:trouble_redis", 800, "troubles", ("redis",)),
+        Part("failover", "masters paused, killed and cut off from their sentinels, and a cluster that moves its slots",
+             "failovers:fail_over", 250, "troubles", ("redis",)),
         Part("clocks", "workers' clocks ten minutes apart and stepping, while workers die and stop",
              "clocks:clocks", 20_000, "steps", ALL, 5_000),
         Part("resources", "no room on the disk, in memory, for connections, files and handles; files that are gone",

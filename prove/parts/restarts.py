@@ -50,7 +50,8 @@ def besieged(options: Options, spoil: Spoil | None = None) -> Iterator[Siege]:
 
 def draw(dice: random.Random) -> list[Any]:
     """Draw the restarts of a round, and how its workers die."""
-    restarts, at = [], 0.0
+    restarts: list[Any] = []
+    at = 0.0
     while True:
         after = round(dice.uniform(*EVERY_SECONDS), 2)
         at += after

@@ -1,11 +1,11 @@
-"""Servers are killed, emptied and restarted beside the workers: promises are kept, and one that is not is seen."""
+"""Servers are killed, restarted and failed over beside the workers: promises are kept, and a broken one is seen."""
 
 from dataclasses import replace
 
 import pytest
-from prove.nemesis import besiege
+from prove.nemesis import Trouble, besiege
 from prove.outcome import Options
-from prove.parts import redises, restarts
+from prove.parts import failovers, redises, restarts
 from prove.parts.sieges import run_siege
 
 SEED = 20
@@ -20,10 +20,9 @@ def struck(way, folder, amount):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["killed, AOF always", "emptied"])
-def test_no_promise_is_broken_by_a_redis_that_is_killed_or_comes_back_empty(name, tmp_path):
-    """Nothing is lost, whatever it forgets; with an append-only file it forgets nothing."""
-    outcome = struck(redises.WAYS[name], tmp_path, 3)
+def test_no_promise_is_broken_by_a_redis_that_is_killed(tmp_path):
+    """With an append-only file it forgets nothing."""
+    outcome = struck(ALWAYS, tmp_path, 3)
     assert outcome.broken == {}, "\n".join(outcome.history)
     assert outcome.tried >= 3
 
@@ -51,3 +50,23 @@ def test_no_promise_is_broken_by_a_postgres_that_is_restarted(tmp_path, monkeypa
     assert tally.broken == {}
     assert sum(tally.struck[kind] for kind in restarts.KINDS) > 0
     assert tally.struck["kill"] > 0
+
+
+@pytest.mark.slow
+def test_a_master_that_is_cut_off_loses_nothing_and_what_it_forgets_is_counted(tmp_path, monkeypatch):
+    """Workers go on with it until it hears of the other, and what they did then takes effect again."""
+    monkeypatch.setattr(failovers, "draw", lambda _: [Trouble("cut", 0.3, 0.0)])
+    with failovers.failing(Options("redis", SEED, 1, 60.0, tmp_path)) as sieges:
+        *_, tally = besiege(sieges[""], lambda now: now.again > 0, seconds=60.0)
+    assert tally.broken == {}
+    assert tally.again > 0
+
+
+@pytest.mark.slow
+def test_no_promise_is_broken_by_slots_that_move(tmp_path):
+    """A cluster forgets nothing meanwhile."""
+    options = Options("redis", SEED, 2, 60.0, tmp_path)
+    with failovers.resharding(options) as siege:
+        outcome, _ = run_siege(siege, options, lambda tally: tally.faults)
+    assert outcome.broken == {}, "\n".join(outcome.history)
+    assert outcome.tried >= 2

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 import msgspec
 import pytest
@@ -11,9 +12,10 @@ from prove.faults import make_faults
 from prove.outcome import Options
 from prove.parts.workers import kill, stop
 from prove.places import place_of, prepare
-from prove.round import in_child
+from prove.round import Round, in_child
 from prove.shrink import shrink
 from prove.stream import Happened, make_stream
+from prove.worker import Conditions
 
 from oncebridge.claim import Outcome
 
@@ -63,6 +65,25 @@ def test_a_program_that_calls_failures_done_is_caught(tmp_path):
         plan = Attack(("raise",), "redis", url, tmp_path, SEED, spoil=call_failures_done)
         *_, tally = attack(plan, 60, seconds=60, until_broken=True)
     assert tally.broken["lost"] > 0
+
+
+def hesitate(bridge):
+    """Take longer for a claim than anybody waits."""
+    kind = type(bridge.ledger)
+
+    def claim(self, *given, **named):
+        time.sleep(1.0)
+        return kind.claim(self, *given, **named)
+
+    bridge.ledger.__class__ = type("Slow", (kind,), {"__slots__": (), "claim": claim})
+
+
+def test_what_workers_still_hold_at_the_end_was_never_acknowledged(tmp_path):
+    """A round that is given up is stuck, and has lost nothing."""
+    stream = make_stream(SEED, "a", facts=3, entities=0)
+    conditions = Conditions(url="memory://", name="a", notes=tmp_path / "notes", spoil=hesitate)
+    told = Round(conditions, stream, (), SEED, 1, patience_seconds=0.1).run()
+    assert told.stuck == [0, 1, 2]
 
 
 # --- the judge -------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ class Proxy:
         self._passes = threading.Event()
         self._passes.set()
         self._refuses = False
+        self._shut_out = ""
         self._drips_seconds: float | None = None
         self._falters: tuple[float, float, random.Random] | None = None
         self._healed = threading.Event()
@@ -54,6 +55,15 @@ class Proxy:
         self._refuses = True
         self.cut()
 
+    def shut_out(self, source: str) -> None:
+        """Cut connections that come from this address of the machine, and let it make no more; others go on."""
+        self._shut_out = source
+        with self._lock:
+            ours = [pair for pair in self._pairs if _comes_from(pair[0], source)]
+            self._pairs = [pair for pair in self._pairs if pair not in ours]
+        for pair in ours:
+            _reset(*pair)
+
     def swallow(self) -> None:
         """Pass nothing on in either direction and answer nothing, as a black hole; connections stay."""
         self._passes.clear()
@@ -79,6 +89,7 @@ class Proxy:
     def heal(self) -> None:
         """Pass everything on again; what was swallowed arrives late."""
         self._refuses = False
+        self._shut_out = ""
         self._drops_reply_to = None
         self._drips_seconds = None
         self._falters = None
@@ -106,7 +117,7 @@ class Proxy:
                 return
             self._passes.wait()
             try:
-                if self._refuses:
+                if self._refuses or _comes_from(client, self._shut_out):
                     raise ConnectionRefusedError
                 server = socket.create_connection(("127.0.0.1", self._server_port))
             except OSError:
@@ -150,6 +161,13 @@ class Proxy:
                     data = data[1:]
                 target.sendall(data)
         _reset(target)
+
+
+def _comes_from(client: socket.socket, source: str) -> bool:
+    try:
+        return bool(client.getpeername()[0] == source)
+    except OSError:
+        return False  # it has gone meanwhile
 
 
 def _reset(*sockets: socket.socket) -> None:
