@@ -3,7 +3,7 @@
 # build), dev.txt (everything for checks and tests), aws.txt (the AWS emulator, in an environment of its own),
 # rie.txt (AWS' emulator of Lambda's runtime), lambda.txt (what the function's zip holds), container.txt (what the
 # container's image holds), page.txt (what the page for browsers holds), bench.txt (what make bench compares with).
-# What comes from npm's registry is locked in the package-lock.json of tests/browser and tools/page.
+# What comes from npm's registry is locked in the package-lock.json of tests/browser, tools/page and tools/specification.
 
 PYTHON ?=
 ARGS ?=
@@ -58,7 +58,7 @@ help: ## List what make can do here
 demo: $(if $(findstring --console,$(ARGS)),$(VENV)/.all) $(VENV)/.wheel ## Run the whole bridge on this machine: simulated traffic, SQLite, live view (ARGS=--console: in a browser)
 	@$(BIN)/oncebridge demo $(ARGS)
 
-test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.lambda $(VENV)/.page $(VENV)/.browser $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
+test: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.lambda $(VENV)/.page $(VENV)/.browser $(VENV)/.specification $(VENV)/.wheel ## Test the built wheel, on real servers that the tests start and end
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 # Of what is delivered, and of what makes it. Bandit warns of each part of a line that a nosec was not needed for, so
@@ -124,7 +124,7 @@ lock: $(VENV)/.uv ## Lock the dependencies again after a change in pyproject.tom
 	@$(COMPILE) pyproject.toml --all-extras --constraint requirements/dev.txt --output-file requirements/container.txt
 	@$(COMPILE) pyproject.toml --group page --constraint requirements/dev.txt --output-file requirements/page.txt
 	@$(MAKE) --no-print-directory $(VENV)/.dev
-	@for folder in tests/browser tools/page; do $(PY) tools/npm.py $$folder || exit 1; done
+	@for folder in tests/browser tools/page tools/specification; do $(PY) tools/npm.py $$folder || exit 1; done
 	@$(PY) tools/check_hosts.py
 	@echo "Locked. Next: make notices, and make test"
 
@@ -187,6 +187,13 @@ $(VENV)/.lambda: requirements/lambda.txt $(VENV)/.uv
 $(VENV)/.browser: tests/browser/package-lock.json $(VENV)/.dev
 	@echo "Fetching what tests in a browser need"
 	@PYTHONPATH=tests $(PY) -m servers.chromium
+	@touch $@
+
+prove: $(VENV)/.specification
+
+$(VENV)/.specification: tools/specification/package-lock.json $(VENV)/.dev
+	@echo "Fetching what checks the specification"
+	@$(PY) tools/npm.py tools/specification --into $(VENV)/specification
 	@touch $@
 
 # By pip: uv knows no platform of this name.

@@ -42,6 +42,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, default=MINUTES, help="each part on each ledger ends after these")
     parser.add_argument("--save", action="store_true", help="keep the results, and write docs/evidence.html anew")
+    parser.add_argument("--page", action="store_true", help="run nothing; write docs/evidence.html of what is kept")
     parser.add_argument("--json", action="store_true", help="print a line of JSON per part and ledger")
     found = parser.parse_args(given)
     if unknown := [name for name in found.parts if name not in PARTS]:
@@ -100,6 +101,9 @@ def show(row: dict[str, Any]) -> None:
 def main() -> int:
     """Run what was asked for; 1 where a promise was broken."""
     options = arguments()
+    if options.page:
+        write_page()
+        return 0
     if options.list:
         for part in PARTS.values():
             where = ", ".join(filter(None, part.ledgers))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import re
+import zlib
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -11,13 +16,48 @@ from oncebridge.markup import SCRIPT, STYLE, Cell, Column, Markup, definitions, 
 from prove.guarantees import GUARANTEES, NOT_SHOWN
 from prove.parts import PARTS
 from prove.results import ROOT, saved
+from prove.specification import CHECKING, ENGINE, NEEDED_IN, SOURCE, WORLDS
 
 PAGE: Final = ROOT / "docs" / "evidence.html"
+#: Parts that draw nothing: within their bounds there is no chance.
+ENUMERATED: Final = ("exploration", "specification", "conformance")
 OWN_STYLE: Final = """
 .held { color: var(--good); } .broken { color: var(--bad); font-weight: 600; }
 .claim { font-size: 1.0625rem; font-weight: 600; }
 td code { white-space: pre-wrap; }
+#check select { font: inherit; color: inherit; background: var(--paper); border: 1px solid var(--quiet);
+  border-radius: .25rem; padding: .35rem .5rem; max-width: 100%; }
+#check button { font: inherit; font-weight: 600; color: var(--card); background: var(--link); border: 0;
+  border-radius: .375rem; padding: .5rem 1.1rem; cursor: pointer; }
+#check button[disabled] { opacity: .6; cursor: default; }
+#check #stop { color: var(--link); background: var(--card); border: 1px solid var(--quiet); }
+#check .row { display: flex; flex-wrap: wrap; gap: .5rem .75rem; align-items: center; margin: .75rem 0; }
+fieldset { border: 1px solid var(--line); border-radius: .375rem; margin: .75rem 0; padding: .5rem .75rem .75rem; }
+legend { font-weight: 600; padding: 0 .35rem; }
+.rules { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); gap: .1rem 1rem; }
+.rules label { display: flex; gap: .5rem; align-items: center; min-height: 1.75rem; }
+#checked ol { padding-left: 1.75rem; } #checked li { margin: .3rem 0; }
+#source pre { max-height: 30rem; overflow: auto; user-select: text; font-size: .75rem; white-space: pre; }
 """
+#: Calls the checker in a worker of the page.
+WORKER: Final = """
+onmessage = ({ data: { wasm, source, constants, leftOut } }) => {
+  const begun = Date.now();
+  try {
+    initSync({ module: wasm });
+    const engine = { check_spec_with_options, explore_init, explore_next, explore_invariants };
+    const found = check(engine, source, constants, leftOut);
+    postMessage({ found, seconds: ((Date.now() - begun) / 1000).toFixed(1) });
+  } catch (error) {
+    postMessage({ error: String(error) });
+  }
+};
+"""
+OWN_SCRIPT: Final = Path(__file__).with_suffix(".js")
+CREDIT: Final = (
+    "The checker is tla-checker (npm, MIT OR Apache-2.0), unchanged but for what makes a module of it. "
+    "It runs in this page, which asks for nothing from outside."
+)
 COLUMNS: Final = (
     Column("ledger"),
     Column("tried", is_number=True),
@@ -32,6 +72,8 @@ COLUMNS: Final = (
 
 def write_page(path: Path = PAGE) -> None:
     """Write the page of the newest results."""
+    if not ENGINE.exists():
+        raise SystemExit("the page holds the checker of the specification: make .venv/.specification")
     path.write_text(page(saved()), encoding="utf-8")
 
 
@@ -50,21 +92,26 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         _figures(rows),
         _ways(),
         *(_guarantee(*guarantee, by_part) for guarantee in GUARANTEES),
+        _specification(),
         _controls(by_part.get("controls", [])),
         _not_shown(),
         id="main",
     )
+    style, script = STYLE + OWN_STYLE, SCRIPT + OWN_SCRIPT.read_text(encoding="utf-8")
     head = tag(
         "head",
-        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup('<meta charset="utf-8">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         tag("title", "Oncebridge: the evidence"),
-        Markup(f"<style>{STYLE}{OWN_STYLE}</style>"),
+        Markup(f"<style>{style}</style>"),
     )
     body = tag(
         "body",
         tag("a", "Skip to the evidence", href="#main", class_="skip"),
         main,
-        Markup(f"<script>{SCRIPT}</script>"),
+        Markup(f'<script type="text/plain" id="packed">{packed_checker()}</script>'),
+        Markup(f"<script>{script}</script>"),
     )
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
 
@@ -74,7 +121,14 @@ def _headline(rows: Sequence[dict[str, Any]]) -> str:
     if broken:
         names = ", ".join(sorted({row["part"] for row in broken}))
         return f"{len(broken)} of {len(rows)} results show a broken promise: {names}"
-    return f"{len(rows)} results, and every promise was kept in each"
+    missing = sorted(_parts() - {row["part"] for row in rows})
+    so_far = f"; {len(missing)} of {len(_parts())} parts have none yet" if missing else ""
+    return f"{len(rows)} results, and every promise was kept in each{so_far}"
+
+
+def _parts() -> set[str]:
+    """Return every part that a guarantee rests on."""
+    return {name for _, _, parts in GUARANTEES for name in parts}
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> Markup:
@@ -86,18 +140,26 @@ def _figures(rows: Sequence[dict[str, Any]]) -> Markup:
 
 def _ways() -> Markup:
     places = [(f"g{at}", title) for at, (title, _, _) in enumerate(GUARANTEES)]
-    places += [("controls", "Negative controls"), ("not-shown", "What is not shown")]
+    places += [("specification", "The specification, checked here"), ("controls", "Negative controls")]
+    places.append(("not-shown", "What is not shown"))
     return tag("nav", *(tag("a", title, href=f"#{place}") for place, title in places), aria_label="On this page")
 
 
 def _guarantee(title: str, promise: str, parts: Sequence[str], by_part: dict[str, list[dict[str, Any]]]) -> Markup:
     at = [guarantee[0] for guarantee in GUARANTEES].index(title)
-    shown = [_part(name, by_part[name]) for name in parts if by_part.get(name)]
-    missing = [name for name in parts if not by_part.get(name)]
-    inside = [tag("h2", title), tag("p", promise, class_="claim"), *shown]
-    if missing:
-        inside.append(tag("p", f"No result is kept yet of: {', '.join(missing)}.", class_="bad"))
-    return tag("section", *inside, id=f"g{at}")
+    shown = [_part(name, by_part[name]) if by_part.get(name) else _not_yet(name) for name in parts]
+    doubt = tag("p", "Whether these rounds would notice: ", tag("a", "negative controls", href="#controls"), ".")
+    return tag("section", tag("h2", title), tag("p", promise, class_="claim"), *shown, doubt, id=f"g{at}")
+
+
+def _not_yet(name: str) -> Markup:
+    """Say of a part that nothing is known."""
+    return tag(
+        "article",
+        tag("h3", name),
+        tag("p", "No result is kept yet: this shows nothing.", class_="bad"),
+        id=f"part-{name}",
+    )
 
 
 def _part(name: str, rows: Sequence[dict[str, Any]]) -> Markup:
@@ -107,17 +169,31 @@ def _part(name: str, rows: Sequence[dict[str, Any]]) -> Markup:
     said = [
         tag("h3", f"{name}: {part.title}"),
         table(f"{name}, counted in {part.unit}", COLUMNS, cells),
-        *(to_copy(_short_command(row), f"repeats a little of {name} {row['ledger']}".strip()) for row in rows[:1]),
+        tag("p", _circumstances(rows), class_="quiet"),
+        to_copy(_short_command(rows[0]), f"what repeats a little of {name} {rows[0]['ledger']}".strip()),
     ]
+    if len(rows) > 1:
+        commands = [tag("pre", _short_command(row)) for row in rows[1:]]
+        said.append(details("The same on the other ledgers", *commands))
     if notes:
         said.append(details("What a reader should know", tag("ul", *(tag("li", note) for note in notes))))
     failed = [row for row in rows if row["history"]]
     said += [details(f"How it failed on {row['ledger']}", tag("pre", "\n".join(row["history"]))) for row in failed]
-    return tag("article", *said)
+    return tag("article", *said, id=f"part-{name}")
+
+
+def _circumstances(rows: Sequence[dict[str, Any]]) -> str:
+    """Say how long it took, and on which machine; the command after it takes two minutes there."""
+    machines = " / ".join(sorted({row["machine"] for row in rows}))
+    return (
+        f"{sum(row['seconds'] for row in rows) / 60:,.0f} minutes in all on {machines}. About two minutes of it again:"
+    )
 
 
 def _cells(row: dict[str, Any]) -> list[Cell]:
     bound = f"{3 / row['tried']:.2g}" if row["held"] and row["tried"] else "no bound: it failed"
+    if row["part"] in ENUMERATED and row["held"]:
+        bound = "none drawn: each was looked at"
     kept = "held" if row["held"] else "broken"
     return [
         Cell(row["ledger"] or "none needed"),
@@ -136,6 +212,70 @@ def _short_command(row: dict[str, Any]) -> str:
     amount = max(1, min(row["tried"], int(row["tried"] * 110 / max(row["seconds"], 1))))
     ledger = f" --ledger {row['ledger']}" if row["ledger"] else ""
     return f'make prove ARGS="{row["part"]}{ledger} --seed {row["seed"]} --amount {amount}"'
+
+
+def _specification() -> Markup:
+    """Show the specification, with all that is needed to check it here, and switches that leave its rules out."""
+    worlds = [tag("option", world.title, value=name, data_constants=world.constants) for name, world in WORLDS.items()]
+    rules = [
+        tag("label", tag("input", type="checkbox", name="rule", value=rule, data_world=world), rule)
+        for rule, world in NEEDED_IN.items()
+    ]
+    form = tag(
+        "form",
+        tag(
+            "div",
+            tag("label", "World", for_="world"),
+            tag("select", *worlds, id="world", name="world"),
+            tag("button", "Check it in this page", name="go", type="submit"),
+            tag("button", "Stop", id="stop", type="button", hidden=True),
+            class_="row",
+        ),
+        tag("fieldset", tag("legend", "Leave a rule out, and see what breaks"), tag("div", *rules, class_="rules")),
+        id="check",
+        hidden=True,
+    )
+    return tag(
+        "section",
+        tag("h2", "The specification, checked here"),
+        tag(
+            "p",
+            "The protocol is written down in TLA+. A model checker looks at every order of steps and faults of two "
+            "workers in a small world. It is in this page: press the button. Then leave a rule out, and it tells the "
+            "shortest way to what breaks without it.",
+            class_="claim",
+        ),
+        form,
+        tag("noscript", tag("p", "To check it here, the page needs script; or run: make prove ARGS=specification")),
+        tag("div", id="checked", role="status"),
+        tag("details", tag("summary", "The specification itself"), tag("pre", tabindex="0"), id="source"),
+        tag("p", CREDIT, class_="quiet"),
+        id="specification",
+    )
+
+
+def packed_checker() -> str:
+    """Pack the checker, what tells its answers in words, and the specification, as text without markup."""
+    engine = (ENGINE / "tla_checker.js").read_text(encoding="utf-8").replace("import.meta.url", '""')
+    modules = engine + CHECKING.read_text(encoding="utf-8")
+    script = re.sub(r"^export (?:\{.*\};)?", "", modules, flags=re.MULTILINE) + WORKER
+    source, wasm = SOURCE.read_bytes(), (ENGINE / "tla_checker_bg.wasm").read_bytes()
+    lengths = json.dumps([len(script.encode()), len(source)]).encode()
+    squeezer = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
+    whole = squeezer.compress(lengths + b"\n" + script.encode() + source + wasm) + squeezer.flush()
+    return base64.b85encode(whole).decode().replace("<!--", "<\n!--")
+
+
+def _policy(style: str, script: str) -> str:
+    """Allow what is in the page, and nothing from outside."""
+
+    def digest(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    return (
+        f"default-src 'none'; style-src {digest(style)}; script-src {digest(script)} 'wasm-unsafe-eval'; "
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
+    )
 
 
 def _controls(rows: Sequence[dict[str, Any]]) -> Markup:
@@ -163,5 +303,5 @@ def _in_words(what: Any) -> str:
 
 
 def _not_shown() -> Markup:
-    listed = tag("ul", *(tag("li", text) for text in NOT_SHOWN))
-    return tag("section", tag("h2", "What is not shown"), joined([listed]), id="not-shown")
+    listed = [tag("p", text, class_="claim") for text in NOT_SHOWN]
+    return tag("section", tag("h2", "What is not shown"), joined(listed), id="not-shown")

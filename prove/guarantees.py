@@ -19,7 +19,7 @@ GUARANTEES: Final = (
     (
         "One worker at a time",
         "Of many that want an event or an entity one has it; a late one changes nothing.",
-        ("contenders", "clocks", "schedules", "exploration", "specification"),
+        ("contenders", "clocks", "schedules", "exploration", "specification", "conformance"),
     ),
     (
         "Nothing is acknowledged in vain",

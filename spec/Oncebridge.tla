@@ -78,7 +78,7 @@ PlaceOf(e, s) == CHOOSE i \in 1..Len(s) : s[i] = e
 Flaw(name, isRight) == IF isRight THEN {} ELSE {name}
 
 Works(k) == k.members # <<>>
-Asks(k) == k.members = <<>> /\ k.calls # <<>>
+IsAsking(k) == k.members = <<>> /\ k.calls # <<>>
 Ended(k) == k.members = <<>> /\ k.calls = <<>> /\ k.taken # {}
 AllIdle == \A w \in Workers : work[w] = Idle
 
@@ -124,131 +124,151 @@ IsOwn(w, x) == Kept("nonce") /\ ent[x].lease # "free" /\ ent[x].nonce = w
 IsBusy(x) == \/ ent[x].lease = "runs" /\ Kept("lease holds")
              \/ ent[x].lease = "over" /\ ~Kept("lease ends")
 
-\* The events of a call that belong to an entity and are not settled, in their order, up to the first one that must be
-\* claimed alone.
+\* What a call finds at each entity: whether it is its own claim, or in another's; its events that are not settled, in
+\* their order, and how many of them it grants: those before the first that must be claimed alone.
 Asked(x, call) == SelectSeq(call.events, LAMBDA e : EntityOf(e) = x /\ ~Known(e))
-CutAt(s, call) ==
-    LET bad == {i \in 1..Len(s) : RanOut(s[i]) /\ ~call.alone /\ Kept("run-out alone")}
-    IN IF bad = {} THEN Len(s) + 1 ELSE Least(bad)
-New(w, x, call) ==
-    LET s == Asked(x, call)
-    IN IF IsOwn(w, x) \/ IsBusy(x) THEN <<>> ELSE SubSeq(s, 1, CutAt(s, call) - 1)
-
+Before(asked, call) ==
+    LET bad == {i \in 1..Len(asked) : RanOut(asked[i]) /\ ~call.alone /\ Kept("run-out alone")}
+    IN IF bad = {} THEN Len(asked) ELSE Least(bad) - 1
 FirstToken(x) == IF Kept("tokens rise") THEN ent[x].top + 1 ELSE 1
-TopToken(w, x, call) == FirstToken(x) + Len(New(w, x, call)) - 1
+FoundAt(w, x, call, asked) ==
+    LET own == IsOwn(w, x)
+        busy == IsBusy(x)
+        new == IF own \/ busy THEN 0 ELSE Before(asked, call)
+    IN [own |-> own, busy |-> busy, asked |-> asked, new |-> new, first |-> FirstToken(x), top |-> FirstToken(x) + new - 1]
+Found(w, call) == [x \in Entities |-> FoundAt(w, x, call, Asked(x, call))]
+
+\* The answer for an event: known, busy, again (the repeat of a lost reply), new, or alone: to be asked for by itself.
+Kind(w, e, at) ==
+    IF Known(e) THEN "known"
+    ELSE IF at.own THEN (IF rec[e].nonce = w THEN "again" ELSE "busy")
+    ELSE IF at.busy THEN "busy"
+    ELSE IF PlaceOf(e, at.asked) <= at.new THEN "new"
+    ELSE IF PlaceOf(e, at.asked) = 1 THEN "alone" ELSE "busy"
 AttemptsOf(e) ==
     LET counts == RanOut(e) /\ ((rec[e].alone /\ Kept("lonely run-out counts")) \/ ~Kept("only lonely counts"))
     IN rec[e].attempts + (IF counts THEN 1 ELSE 0)
+AnswerAs(kind, e, at) ==
+    CASE kind = "new" -> [kind |-> kind, attempt |-> AttemptsOf(e) + 1, top |-> at.top,
+                          token |-> IF Kept("tokens in a row") THEN at.first + PlaceOf(e, at.asked) - 1 ELSE at.top]
+      [] kind = "again" -> [kind |-> kind, attempt |-> rec[e].attempts + 1, top |-> ent[EntityOf(e)].top,
+                            token |-> rec[e].token]
+      [] OTHER -> [kind |-> kind, attempt |-> 1, top |-> 0, token |-> 0]
+Answers(w, call, found) ==
+    [i \in 1..Len(call.events) |->
+        AnswerAs(Kind(w, call.events[i], found[EntityOf(call.events[i])]), call.events[i],
+                 found[EntityOf(call.events[i])])]
+Said(answer) == [kind |-> IF answer.kind = "again" THEN "new" ELSE answer.kind, token |-> answer.token,
+                 attempt |-> answer.attempt]
+AllSaid(answers) == [i \in 1..Len(answers) |-> Said(answers[i])]
+
 RanOutBefore(x) == Chained /\ (ent[x].ranOut \/ ent[x].lease # "free")
-
-\* The answer for an event: known, busy, again (the repeat of a lost reply), new, or alone: to be asked for by itself.
-Kind(w, e, call) ==
-    LET x == EntityOf(e)
-        s == Asked(x, call)
-    IN IF Known(e) THEN "known"
-       ELSE IF IsOwn(w, x) THEN (IF rec[e].nonce = w THEN "again" ELSE "busy")
-       ELSE IF IsBusy(x) THEN "busy"
-       ELSE IF PlaceOf(e, s) < CutAt(s, call) THEN "new"
-       ELSE IF PlaceOf(e, s) = 1 THEN "alone" ELSE "busy"
-NewToken(w, e, call) ==
-    LET x == EntityOf(e)
-    IN IF Kept("tokens in a row") THEN FirstToken(x) + PlaceOf(e, New(w, x, call)) - 1 ELSE TopToken(w, x, call)
-Answer(w, e, call) ==
-    LET kind == Kind(w, e, call)
-    IN [kind |-> IF kind = "again" THEN "new" ELSE kind,
-        token |-> CASE kind = "new" -> NewToken(w, e, call) [] kind = "again" -> rec[e].token [] OTHER -> 0,
-        attempt |-> CASE kind = "new" -> AttemptsOf(e) + 1 [] kind = "again" -> rec[e].attempts + 1 [] OTHER -> 1]
-
-RecAfterClaim(w, call, lost) ==
-    LET nonce == IF lost THEN w ELSE ""
-        after == [e \in Events |->
-            IF \E i \in 1..Len(New(w, EntityOf(e), call)) : New(w, EntityOf(e), call)[i] = e
-            THEN [status |-> "claimed", token |-> NewToken(w, e, call), nonce |-> nonce, alone |-> call.alone,
-                  attempts |-> AttemptsOf(e)]
-            ELSE rec[e]]
-    IN IF lost THEN after ELSE Forgotten(after, w)
-EntAfterClaim(w, call, lost) ==
-    LET after == [x \in Entities |->
-            IF New(w, x, call) = <<>> THEN ent[x]
-            ELSE [top |-> TopToken(w, x, call), nonce |-> IF lost THEN w ELSE "", lease |-> "runs",
-                  ranOut |-> RanOutBefore(x), data |-> ent[x].data]]
-    IN IF lost THEN after ELSE Forgotten(after, w)
+RecClaimed(e, answer, alone, nonce) ==
+    [status |-> "claimed", token |-> answer.token, nonce |-> nonce, alone |-> alone, attempts |-> answer.attempt - 1]
+RecAfterClaim(call, answers, nonce) ==
+    LET new == {i \in 1..Len(answers) : answers[i].kind = "new"}
+        events == {call.events[i] : i \in new}
+    IN [e \in Events |-> IF e \in events THEN RecClaimed(e, answers[PlaceOf(e, call.events)], call.alone, nonce)
+                         ELSE rec[e]]
+EntAfterClaim(found, nonce) ==
+    [x \in Entities |-> IF found[x].new = 0 THEN ent[x]
+        ELSE [top |-> found[x].top, nonce |-> nonce, lease |-> "runs", ranOut |-> RanOutBefore(x), data |-> ent[x].data]]
 
 \* What a worker makes of the answers: members to bring to their end, events to acknowledge, and calls still to make.
-Base(w, call, members) ==
-    LET unsure == IF IsOwn(w, 1) THEN ent[1].ranOut ELSE RanOutBefore(1)
-    IN IF ~Chained \/ members = <<>> THEN Nothing
-       ELSE [ent[1].data EXCEPT !.unsure = @ \/ (unsure /\ Kept("unsure after run-out"))]
-Next1(k) ==  \* the next call; without one, the worker acknowledges, or gives everything back
-    LET rest == [k EXCEPT !.members = <<>>, !.turn = 0, !.settled = 0, !.base = Nothing, !.overdue = FALSE]
-    IN IF k.calls = <<>> /\ k.acks = {} THEN Idle ELSE rest
-Heard(w, k) ==
+Base(own) ==
+    LET unsure == IF own THEN ent[1].ranOut ELSE RanOutBefore(1)
+    IN IF ~Chained THEN Nothing ELSE [ent[1].data EXCEPT !.unsure = @ \/ (unsure /\ Kept("unsure after run-out"))]
+NextCall(k) ==  \* without one, the worker acknowledges, or gives everything back
+    IF k.calls = <<>> /\ k.acks = {} THEN Idle
+    ELSE [k EXCEPT !.members = <<>>, !.turn = 0, !.settled = 0, !.base = Nothing, !.overdue = FALSE]
+Member(event, answer) ==
+    [event |-> event, token |-> answer.token, top |-> answer.top, attempt |-> answer.attempt, outcome |-> "",
+     left |-> Nothing]
+Members(call, answers, places) ==
+    [n \in 1..Len(places) |-> Member(call.events[places[n]], answers[places[n]])]
+Alone(call, places) == [n \in 1..Len(places) |-> [events |-> <<call.events[places[n]]>>, alone |-> TRUE]]
+PlacesOf(answers, kinds) == Sorted({i \in 1..Len(answers) : answers[i].kind \in kinds})
+Heard(k, found, answers) ==
     LET call == k.calls[1]
-        granted == SelectSeq(call.events, LAMBDA e : Kind(w, e, call) \in {"new", "again"})
-        lonely == SelectSeq(Turned(call.events), LAMBDA e : Kind(w, e, call) = "alone")
-        topOf(e) == IF Kind(w, e, call) = "new" THEN TopToken(w, EntityOf(e), call) ELSE ent[EntityOf(e)].top
-        members == [i \in 1..Len(granted) |->
-            [event |-> granted[i], token |-> Answer(w, granted[i], call).token, top |-> topOf(granted[i]),
-             attempt |-> Answer(w, granted[i], call).attempt, outcome |-> "", left |-> Nothing]]
-        rest == [i \in 1..Len(lonely) |-> [events |-> <<lonely[i]>>, alone |-> TRUE]] \o Tail(k.calls)
-        known == {call.events[i] : i \in {j \in 1..Len(call.events) : Kind(w, call.events[j], call) = "known"}}
-        after == [k EXCEPT !.lost = <<>>, !.acks = @ \cup known, !.members = members, !.base = Base(w, call, members),
-                           !.calls = IF members = <<>> THEN rest ELSE <<call>> \o rest]
-    IN IF members = <<>> THEN Next1(after) ELSE after
+        members == Members(call, answers, PlacesOf(answers, {"new", "again"}))
+        lonely == Alone(call, Turned(PlacesOf(answers, {"alone"})))
+        known == {call.events[i] : i \in {j \in 1..Len(answers) : answers[j].kind = "known"}}
+        heard == [k EXCEPT !.lost = <<>>, !.acks = @ \cup known]
+    IN IF members = <<>> THEN NextCall([heard EXCEPT !.calls = lonely \o Tail(@)])
+       ELSE [heard EXCEPT !.members = members, !.base = Base(found[1].own), !.calls = <<call>> \o lonely \o Tail(@)]
 \* Deliveries that nobody works on any more are delivered again.
-GivenBack(k, after) == IF after = Idle THEN hidden \ k.taken ELSE hidden
+Hidden(kept, taken, after) == IF after = Idle THEN kept \ taken ELSE kept
 
 \* The judge on a claim. What was granted before, in a reply that was lost, must be granted in the same way again.
-JudgeClaim(w, k) ==
+LastRanOut(e) == last[e].token # 0 /\ last[e].outcome = ""
+SpentThen(e) == spent[e] + (IF LastRanOut(e) /\ last[e].alone THEN 1 ELSE 0)
+HoldThen(x, mine, answers) ==
+    IF mine = {} THEN hold[x]
+    ELSE [top |-> answers[Greatest(mine)].token, runs |-> TRUE, open |-> {answers[i].token : i \in mine}]
+HoldsThen(events, granted, answers) ==
+    [x \in Entities |-> HoldThen(x, {i \in granted : EntityOf(events[i]) = x}, answers)]
+LastThen(events, fresh, answers, alone) ==
+    [e \in Events |-> IF e \in fresh THEN [token |-> answers[PlaceOf(e, events)].token, alone |-> alone, outcome |-> ""]
+                      ELSE last[e]]
+SpentsThen(fresh) == [e \in Events |-> IF e \in fresh THEN SpentThen(e) ELSE spent[e]]
+IsAbove(i, events, answers, granted) ==
+    /\ answers[i].token > hold[EntityOf(events[i])].top
+    /\ \A j \in granted : j < i /\ EntityOf(events[j]) = EntityOf(events[i]) => answers[j].token < answers[i].token
+JudgeClaim(k, answers) ==
     LET call == k.calls[1]
-        places == 1..Len(call.events)
-        at(i) == call.events[i]
-        answer(i) == Answer(w, at(i), call)
-        wasLost(i) == k.lost # <<>> /\ k.lost[i].token \in hold[EntityOf(at(i))].open
-        runs(i) == hold[EntityOf(at(i))].open # {} /\ hold[EntityOf(at(i))].runs
-        begun == \E i \in places : answer(i).kind \in {"new", "alone"}
-        granted == {i \in places : answer(i).token # 0 /\ ~wasLost(i)}
-        ranOut(i) == last[at(i)].token # 0 /\ last[at(i)].outcome = ""
-        spentThen(i) == spent[at(i)] + (IF ranOut(i) /\ last[at(i)].alone THEN 1 ELSE 0)
-        above(i) == /\ answer(i).token > hold[EntityOf(at(i))].top
-                    /\ \A j \in granted : j < i /\ EntityOf(at(j)) = EntityOf(at(i)) => answer(j).token < answer(i).token
-        of(x) == {i \in granted : EntityOf(at(i)) = x}
-    IN /\ hold' = [x \in Entities |-> IF of(x) = {} THEN hold[x] ELSE
-              [top |-> answer(Greatest(of(x))).token, runs |-> TRUE, open |-> {answer(i).token : i \in of(x)}]]
-       /\ last' = [e \in Events |-> IF \E i \in granted : at(i) = e
-              THEN [token |-> answer(PlaceOf(e, call.events)).token, alone |-> call.alone, outcome |-> ""] ELSE last[e]]
-       /\ spent' = [e \in Events |-> IF \E i \in granted : at(i) = e THEN spentThen(PlaceOf(e, call.events)) ELSE spent[e]]
-       /\ closed' = closed
-       /\ flaws' = flaws
-              \cup Flaw("repeat", \A i \in places : wasLost(i) => answer(i) = k.lost[i])
-              \cup Flaw("blocked", \A i \in places : answer(i).kind = "busy" /\ ~wasLost(i) => runs(i) \/ begun)
-              \cup Flaw("two holders", \A i \in granted : ~runs(i))
-              \cup Flaw("again", \A i \in granted : closed[at(i)] = "")
-              \cup Flaw("token", \A i \in granted : above(i))
-              \cup Flaw("attempts", \A i \in granted : answer(i).attempt = 1 + spentThen(i) /\ (call.alone \/ ~ranOut(i)))
+        events == call.events
+        places == 1..Len(events)
+        wasLost == {i \in places : k.lost # <<>> /\ k.lost[i].token \in hold[EntityOf(events[i])].open}
+        running == {x \in Entities : hold[x].open # {} /\ hold[x].runs}
+        begun == \E i \in places : answers[i].kind \in {"new", "alone"}
+        granted == {i \in places \ wasLost : answers[i].token # 0}
+        fresh == {events[i] : i \in granted}
+    IN [hold |-> HoldsThen(events, granted, answers),
+        last |-> LastThen(events, fresh, answers, call.alone),
+        spent |-> SpentsThen(fresh),
+        flaws |-> flaws
+            \cup Flaw("repeat", \A i \in wasLost : Said(answers[i]) = k.lost[i])
+            \cup Flaw("blocked", begun \/ \A i \in places \ wasLost :
+                                     answers[i].kind = "busy" => EntityOf(events[i]) \in running)
+            \cup Flaw("two holders", \A i \in granted : EntityOf(events[i]) \notin running)
+            \cup Flaw("again", \A e \in fresh : closed[e] = "")
+            \cup Flaw("token", \A i \in granted : IsAbove(i, events, answers, granted))
+            \cup Flaw("attempts", \A i \in granted : /\ answers[i].attempt = 1 + SpentThen(events[i])
+                                                     /\ call.alone \/ ~LastRanOut(events[i]))]
 
-Call(w, k, kept, lost) ==
+Claimed(w, k, kept, lost, found, answers) ==
+    LET nonce == IF lost THEN w ELSE ""
+        after == IF lost THEN [k EXCEPT !.lost = AllSaid(answers)] ELSE Heard(k, found, answers)
+        records == RecAfterClaim(k.calls[1], answers, nonce)
+        entities == EntAfterClaim(found, nonce)
+    IN [rec |-> IF lost THEN records ELSE Forgotten(records, w),
+        ent |-> IF lost THEN entities ELSE Forgotten(entities, w),
+        worker |-> after,
+        hidden |-> Hidden(kept, k.taken, after),
+        judged |-> JudgeClaim(k, answers)]
+AfterCall(w, k, kept, lost) ==
     LET call == k.calls[1]
-        after == IF lost THEN [k EXCEPT !.lost = [i \in 1..Len(call.events) |-> Answer(w, call.events[i], call)]]
-                 ELSE Heard(w, k)
-    IN /\ rec' = RecAfterClaim(w, call, lost)
-       /\ ent' = EntAfterClaim(w, call, lost)
-       /\ work' = [work EXCEPT ![w] = after]
-       /\ hidden' = IF after = Idle THEN kept \ k.taken ELSE kept
-       /\ JudgeClaim(w, k)
-       /\ UNCHANGED <<gone, shown, effects>>
+        found == Found(w, call)
+        answers == Answers(w, call, found)
+    IN Claimed(w, k, kept, lost, found, answers)
+Call(w, k, kept, lost) ==
+    /\ UNCHANGED <<gone, shown, effects, closed>>
+    /\ \E after \in {AfterCall(w, k, kept, lost)} :
+        /\ rec' = after.rec
+        /\ ent' = after.ent
+        /\ work' = [work EXCEPT ![w] = after.worker]
+        /\ hidden' = after.hidden
+        /\ hold' = after.judged.hold
+        /\ last' = after.judged.last
+        /\ spent' = after.judged.spent
+        /\ flaws' = after.judged.flaws
 
 FirstsOf(taken) == {d \in taken : \A other \in taken : EventOf[other] = EventOf[d] => d <= other}
-TakenBy(taken) ==
-    LET firsts == Sorted(FirstsOf(taken))
-        events == [i \in 1..Len(firsts) |-> EventOf[firsts[i]]]
-    IN [Idle EXCEPT !.taken = taken, !.calls = <<[events |-> events, alone |-> Len(events) = 1]>>]
-Take(w, lost) ==
-    /\ work[w] = Idle
-    /\ \E taken \in SUBSET (Deliveries \ (hidden \cup gone)) :
-        /\ taken # {} /\ Cardinality(taken) <= TakenMax
-        /\ Call(w, TakenBy(taken), hidden \cup taken, lost)
-Ask(w, lost) == Asks(work[w]) /\ Call(w, work[w], hidden, lost)
+CallFor(firsts) == [events |-> [i \in 1..Len(firsts) |-> EventOf[firsts[i]]], alone |-> Len(firsts) = 1]
+TakenBy(taken) == [Idle EXCEPT !.taken = taken, !.calls = <<CallFor(Sorted(FirstsOf(taken)))>>]
+Takings == {taken \in SUBSET (Deliveries \ (hidden \cup gone)) : taken # {} /\ Cardinality(taken) <= TakenMax}
+Take(w, taken, lost) == work[w] = Idle /\ Call(w, TakenBy(taken), hidden \cup taken, lost)
+Ask(w, lost) == IsAsking(work[w]) /\ Call(w, work[w], hidden, lost)
 
 (* ---- handle ---- *)
 
@@ -262,133 +282,162 @@ Ending(k, outcome) ==
     [k EXCEPT !.turn = @ + 1, !.members[k.turn + 1].outcome = outcome,
               !.members[k.turn + 1].left = After(Copy(k), k.members[k.turn + 1].event, outcome)]
 
-Effect(member) ==
-    LET x == EntityOf(member.event)
-    IN IF member.token < shown[x].token THEN UNCHANGED <<shown, effects>>
-       ELSE /\ shown' = [shown EXCEPT ![x] = [token |-> member.token, event |-> member.event]]
-            /\ effects' = effects \cup {member.event}
 EchoIsRight(member) ==
     LET x == EntityOf(member.event)
         other == shown[x].event
     IN member.token \in hold[x].open =>
         other # 0 /\ StateOf[other] = StateOf[member.event] /\ <<member.event, other>> \in Near
-
-\* A handler may succeed, fail before its effect, or fail after it.
-Handle(w, how) ==
-    LET k == work[w]
-        member == k.members[k.turn + 1]
+\* A handler may succeed, fail before its effect, or fail after it. A fenced sink ignores a lower token than the highest.
+AfterHandling(k, how, untried) ==
+    LET member == k.members[k.turn + 1]
         failed == IF member.attempt >= AttemptsMax THEN "dead" ELSE "retry"
-        ended == IF Untried(k) # "" THEN Untried(k) ELSE IF how = "well" THEN "done" ELSE failed
-    IN /\ Works(k) /\ k.turn < Len(k.members)
-       /\ how = "well" \/ Untried(k) = ""
-       /\ IF Untried(k) = "" /\ how # "before" THEN Effect(member) ELSE UNCHANGED <<shown, effects>>
-       /\ work' = [work EXCEPT ![w] = Ending(k, ended)]
-       /\ flaws' = flaws \cup Flaw("echo", ended = "echo" => EchoIsRight(member))
-       /\ UNCHANGED <<rec, ent, hidden, gone, judged>>
+        ended == IF untried # "" THEN untried ELSE IF how = "well" THEN "done" ELSE failed
+        x == EntityOf(member.event)
+        reaches == untried = "" /\ how # "before" /\ member.token >= shown[x].token
+    IN [worker |-> Ending(k, ended),
+        shown |-> IF reaches THEN [shown EXCEPT ![x] = [token |-> member.token, event |-> member.event]] ELSE shown,
+        effects |-> IF reaches THEN effects \cup {member.event} ELSE effects,
+        flaws |-> flaws \cup Flaw("echo", ended = "echo" => EchoIsRight(member))]
+HasTurn(k) == Works(k) /\ k.turn < Len(k.members)
+Handle(w, how) ==
+    /\ HasTurn(work[w])
+    /\ how = "well" \/ Untried(work[w]) = ""
+    /\ UNCHANGED <<rec, ent, hidden, gone, judged>>
+    /\ \E after \in {AfterHandling(work[w], how, Untried(work[w]))} :
+        /\ work' = [work EXCEPT ![w] = after.worker]
+        /\ shown' = after.shown
+        /\ effects' = after.effects
+        /\ flaws' = after.flaws
 
 \* Give back the members that are left, untried.
+ReleasedFrom(k, left) ==
+    [i \in 1..Len(k.members) |-> IF i <= k.turn THEN k.members[i]
+                                 ELSE [k.members[i] EXCEPT !.outcome = "release", !.left = left]]
+AfterStop(k) ==
+    [k EXCEPT !.members = ReleasedFrom(k, After(Copy(k), k.members[k.turn + 1].event, "release")), !.turn = Len(k.members)]
 Stop(w) ==
-    LET k == work[w]
-        left == After(Copy(k), k.members[k.turn + 1].event, "release")
-        members == [i \in 1..Len(k.members) |-> IF i <= k.turn THEN k.members[i]
-                    ELSE [k.members[i] EXCEPT !.outcome = "release", !.left = left]]
-    IN /\ Works(k) /\ k.turn < Len(k.members)
-       /\ work' = [work EXCEPT ![w] = [k EXCEPT !.members = members, !.turn = Len(members)]]
-       /\ UNCHANGED <<rec, ent, hidden, gone, shown, effects, judged, flaws>>
+    /\ HasTurn(work[w])
+    /\ UNCHANGED <<rec, ent, hidden, gone, shown, effects, judged, flaws>>
+    /\ work' = [work EXCEPT ![w] = AfterStop(work[w])]
 
 (* ---- extend and settle ---- *)
 
-SettledUp(k) == IF k.settled < Len(k.members) THEN k ELSE Next1([k EXCEPT !.calls = Tail(@)])
+SettledUp(k) == IF k.settled < Len(k.members) THEN k ELSE NextCall([k EXCEPT !.calls = Tail(@)])
 \* The lease of a chain is one, and any member that is not settled extends it; each fact has its own.
-Extend(w) ==
-    LET k == work[w]
+MayExtend(m) ==
+    LET x == EntityOf(m.event) IN ent[x].lease # "free" /\ (ent[x].top = m.top \/ ~Kept("extend by top token"))
+IsInForce(m) == LET x == EntityOf(m.event) IN hold[x].open # {} /\ hold[x].top = m.top
+Only(members, places) == [n \in 1..Len(places) |-> members[places[n]]]
+LeasesThen(extended) == [x \in Entities |-> IF x \in extended THEN [ent[x] EXCEPT !.lease = "runs"] ELSE ent[x]]
+RunningThen(running) == [x \in Entities |-> IF x \in running THEN [hold[x] EXCEPT !.runs = TRUE] ELSE hold[x]]
+AfterExtend(k) ==
+    LET members == k.members
         first == k.settled + 1
-        left == IF Chained THEN {first} ELSE first..Len(k.members)
-        x(i) == EntityOf(k.members[i].event)
-        ok(i) == ent[x(i)].lease # "free" /\ (ent[x(i)].top = k.members[i].top \/ ~Kept("extend by top token"))
-        inForce(i) == hold[x(i)].open # {} /\ hold[x(i)].top = k.members[i].top
-        extended == {x(i) : i \in {j \in left : ok(j)}}
-        keeps(i) == i <= k.turn \/ (IF Chained THEN ok(first) ELSE i \notin left \/ ok(i))
-        places == Sorted({i \in 1..Len(k.members) : keeps(i)})
-        after == SettledUp([k EXCEPT !.overdue = FALSE, !.members = [n \in 1..Len(places) |-> k.members[places[n]]]])
-    IN /\ Works(k) /\ k.overdue
-       /\ ent' = [y \in Entities |-> IF y \in extended THEN [ent[y] EXCEPT !.lease = "runs"] ELSE ent[y]]
-       /\ hold' = [y \in Entities |-> IF \E i \in left : x(i) = y /\ inForce(i) THEN [hold[y] EXCEPT !.runs = TRUE] ELSE hold[y]]
-       /\ work' = [work EXCEPT ![w] = after]
-       /\ hidden' = GivenBack(k, after)
-       /\ flaws' = flaws \cup Flaw("late", \A i \in left : ok(i) => inForce(i))
-                         \cup Flaw("refused", \A i \in left : inForce(i) => ok(i))
-       /\ UNCHANGED <<rec, gone, shown, effects, last, closed, spent>>
+        left == IF Chained THEN {first} ELSE first..Len(members)
+        ok == {i \in left : MayExtend(members[i])}
+        inForce == {i \in left : IsInForce(members[i])}
+        keeps == {i \in 1..Len(members) : i <= k.turn \/ (IF Chained THEN first \in ok ELSE i \notin left \/ i \in ok)}
+    IN [worker |-> SettledUp([k EXCEPT !.overdue = FALSE, !.members = Only(members, Sorted(keeps))]),
+        ent |-> LeasesThen({EntityOf(members[i].event) : i \in ok}),
+        hold |-> RunningThen({EntityOf(members[i].event) : i \in inForce}),
+        flaws |-> flaws \cup Flaw("late", ok \subseteq inForce) \cup Flaw("refused", inForce \subseteq ok)]
+Extend(w) ==
+    /\ Works(work[w]) /\ work[w].overdue
+    /\ UNCHANGED <<rec, gone, shown, effects, last, closed, spent>>
+    /\ \E after \in {AfterExtend(work[w])} :
+        /\ ent' = after.ent
+        /\ work' = [work EXCEPT ![w] = after.worker]
+        /\ hidden' = Hidden(hidden, work[w].taken, after.worker)
+        /\ hold' = after.hold
+        /\ flaws' = after.flaws
 
-\* A write is compared with the event's token and with its entity's top token. Who finds its own outcome is answered ok.
+\* A write is compared with the event's token, and a state's with its entity's top token. Who finds its own outcome is answered ok.
 MayWrite(m) == /\ rec[m.event].token = m.token \/ ~Kept("token")
                /\ rec[m.event].status = "claimed"
-               /\ ent[EntityOf(m.event)].top = m.top \/ ~Kept("top token")
+               /\ ~Chained \/ ent[EntityOf(m.event)].top = m.top \/ ~Kept("top token")
 IsRepeat(m) == Kept("own outcome") /\ rec[m.event].token = m.token /\ rec[m.event].status = m.outcome
 Frees(k, i) == \/ ~Chained
                \/ i = Len(k.members) /\ Kept("freed at the end")
                \/ ~Kept("last end frees")
 Counts(outcome) == \/ outcome \in {"retry", "dead"} /\ Kept("failure counts")
                    \/ outcome = "release" /\ ~Kept("release does not count")
+RecSettled(e, outcome) ==
+    [rec[e] EXCEPT !.status = outcome, !.nonce = "", !.attempts = @ + (IF Counts(outcome) THEN 1 ELSE 0)]
+RecsSettled(m, writes) ==
+    [e \in Events |-> IF \E i \in writes : m[i].event = e
+                      THEN RecSettled(e, m[CHOOSE i \in writes : m[i].event = e].outcome) ELSE rec[e]]
+EntSettled(x, k, mine) ==
+    LET data == IF Kept("data with the end") THEN k.members[Greatest(mine)].left ELSE ent[x].data
+        left == [ent[x] EXCEPT !.data = data, !.ranOut = FALSE]
+    IN IF \E i \in mine : Frees(k, i) THEN [left EXCEPT !.lease = "free", !.nonce = ""] ELSE left
+EntsSettled(k, writes) ==
+    [x \in Entities |-> IF \E i \in writes : EntityOf(k.members[i].event) = x
+                        THEN EntSettled(x, k, {i \in writes : EntityOf(k.members[i].event) = x}) ELSE ent[x]]
 
+\* The judge on a settle.
 StandingThen(then) == {e \in Events : then[e] \in {"done", "echo"} /\ e \notin Ahead}
-JudgeSettle(k, ends, ok) ==
-    LET m(i) == k.members[i]
-        x(i) == EntityOf(m(i).event)
-        inForce == {i \in ends : m(i).token \in hold[x(i)].open}
-        of(e) == CHOOSE i \in inForce : m(i).event = e
-        isOf(e) == \E i \in inForce : m(i).event = e
-        repeated(i) == last[m(i).event].token = m(i).token /\ last[m(i).event].outcome = m(i).outcome
-        spentThen == [e \in Events |-> IF isOf(e) /\ m(of(e)).outcome \in {"retry", "dead"} THEN spent[e] + 1 ELSE spent[e]]
-        closedThen == [e \in Events |-> IF ~isOf(e) THEN closed[e]
-                       ELSE IF m(of(e)).outcome \in Settled THEN m(of(e)).outcome ELSE ""]
-        newer(e) == \E other \in StandingThen(closedThen) : <<e, other>> \in Older
-    IN /\ hold' = [y \in Entities |-> [hold[y] EXCEPT !.open = @ \ {m(i).token : i \in {j \in inForce : x(j) = y}}]]
-       /\ last' = [e \in Events |-> IF isOf(e) THEN [last[e] EXCEPT !.outcome = m(of(e)).outcome] ELSE last[e]]
-       /\ spent' = spentThen
-       /\ closed' = closedThen
-       /\ flaws' = flaws
-              \cup Flaw("late", \A i \in ends \ inForce : i \in ok => repeated(i))
-              \cup Flaw("repeat", \A i \in ends \ inForce : repeated(i) => i \in ok)
-              \cup Flaw("refused", inForce \subseteq ok)
-              \cup Flaw("lost", \A i \in inForce : m(i).outcome = "done" => m(i).event \in effects)
-              \cup Flaw("stale", \A i \in inForce : m(i).outcome = "stale" => newer(m(i).event))
-              \cup Flaw("attempts", \A i \in inForce : m(i).outcome = "dead" => spentThen[m(i).event] >= AttemptsMax)
+HasNewer(e, standing) == \E other \in standing : <<e, other>> \in Older
+WasRepeated(m) == last[m.event].token = m.token /\ last[m.event].outcome = m.outcome
+OutcomeIn(e, m, places) == IF \E i \in places : m[i].event = e THEN m[CHOOSE i \in places : m[i].event = e].outcome ELSE "none"
+OpenWithout(tokens) == [x \in Entities |-> [hold[x] EXCEPT !.open = @ \ {t[2] : t \in {s \in tokens : s[1] = x}}]]
+OutcomesOf(m, places) == [e \in Events |-> OutcomeIn(e, m, places)]
+LastSettled(o) == [e \in Events |-> IF o[e] = "none" THEN last[e] ELSE [last[e] EXCEPT !.outcome = o[e]]]
+SpentSettled(o) == [e \in Events |-> IF o[e] \in {"retry", "dead"} THEN spent[e] + 1 ELSE spent[e]]
+ClosedSettled(o) ==
+    [e \in Events |-> IF o[e] = "none" THEN closed[e] ELSE IF o[e] \in Settled THEN o[e] ELSE ""]
+JudgeSettle(m, ends, ok) ==
+    LET inForce == {i \in ends : m[i].token \in hold[EntityOf(m[i].event)].open}
+        repeated == {i \in ends \ inForce : WasRepeated(m[i])}
+        outcomes == OutcomesOf(m, inForce)
+        spentThen == SpentSettled(outcomes)
+        closedThen == ClosedSettled(outcomes)
+        standing == StandingThen(closedThen)
+    IN [hold |-> OpenWithout({<<EntityOf(m[i].event), m[i].token>> : i \in inForce}),
+        last |-> LastSettled(outcomes),
+        spent |-> spentThen,
+        closed |-> closedThen,
+        flaws |-> flaws
+            \cup Flaw("late", ok \ inForce \subseteq repeated)
+            \cup Flaw("repeat", repeated \subseteq ok)
+            \cup Flaw("refused", inForce \subseteq ok)
+            \cup Flaw("lost", \A i \in inForce : m[i].outcome = "done" => m[i].event \in effects)
+            \cup Flaw("stale", \A i \in inForce : m[i].outcome = "stale" => HasNewer(m[i].event, standing))
+            \cup Flaw("attempts", \A i \in inForce : m[i].outcome = "dead" => spentThen[m[i].event] >= AttemptsMax)]
 
 \* Settle the members that have ended. The first that is refused tells that the rest of the chain is lost.
-Settle(w, lost) ==
-    LET k == work[w]
+AfterSettle(k, lost) ==
+    LET members == k.members
         ends == (k.settled + 1)..k.turn
-        m(i) == k.members[i]
-        writes == {i \in ends : MayWrite(m(i))}
-        ok == writes \cup {i \in ends : IsRepeat(m(i))}
-        of(e) == CHOOSE i \in writes : m(i).event = e
-        newRec(e) == [rec[e] EXCEPT !.status = m(of(e)).outcome, !.nonce = "",
-                                    !.attempts = @ + (IF Counts(m(of(e)).outcome) THEN 1 ELSE 0)]
-        onEnt(x) == {i \in writes : EntityOf(m(i).event) = x}
-        data(x) == IF Kept("data with the end") THEN m(Greatest(onEnt(x))).left ELSE ent[x].data
-        left(x) == [ent[x] EXCEPT !.data = data(x), !.ranOut = FALSE]
-        newEnt(x) == IF \E i \in onEnt(x) : Frees(k, i) THEN [left(x) EXCEPT !.lease = "free", !.nonce = ""] ELSE left(x)
-        known == {m(i).event : i \in {j \in ok : m(j).outcome \in Settled}}
-        kept == IF Chained /\ ok # ends THEN SubSeq(k.members, 1, k.turn) ELSE k.members
-        after == IF lost THEN k ELSE SettledUp([k EXCEPT !.acks = @ \cup known, !.settled = k.turn, !.members = kept])
-    IN /\ Works(k) /\ k.settled < k.turn
-       /\ rec' = [e \in Events |-> IF \E i \in writes : m(i).event = e THEN newRec(e) ELSE rec[e]]
-       /\ ent' = [x \in Entities |-> IF onEnt(x) = {} THEN ent[x] ELSE newEnt(x)]
-       /\ work' = [work EXCEPT ![w] = after]
-       /\ hidden' = GivenBack(k, after)
-       /\ JudgeSettle(k, ends, ok)
-       /\ UNCHANGED <<gone, shown, effects>>
+        writes == {i \in ends : MayWrite(members[i])}
+        ok == writes \cup {i \in ends : IsRepeat(members[i])}
+        known == {members[i].event : i \in {j \in ok : members[j].outcome \in Settled}}
+        kept == IF Chained /\ ok # ends THEN SubSeq(members, 1, k.turn) ELSE members
+    IN [rec |-> RecsSettled(members, writes),
+        ent |-> EntsSettled(k, writes),
+        worker |-> IF lost THEN k ELSE SettledUp([k EXCEPT !.acks = @ \cup known, !.settled = k.turn, !.members = kept]),
+        judged |-> JudgeSettle(members, ends, ok)]
+Settle(w, lost) ==
+    /\ Works(work[w]) /\ work[w].settled < work[w].turn
+    /\ UNCHANGED <<gone, shown, effects>>
+    /\ \E after \in {AfterSettle(work[w], lost)} :
+        /\ rec' = after.rec
+        /\ ent' = after.ent
+        /\ work' = [work EXCEPT ![w] = after.worker]
+        /\ hidden' = Hidden(hidden, work[w].taken, after.worker)
+        /\ hold' = after.judged.hold
+        /\ last' = after.judged.last
+        /\ spent' = after.judged.spent
+        /\ closed' = after.judged.closed
+        /\ flaws' = after.judged.flaws
 
 (* ---- the transport, crashes and the clock ---- *)
 
 Acknowledge(w) ==
-    LET k == work[w]
-    IN /\ Ended(k)
-       /\ gone' = gone \cup {d \in k.taken : EventOf[d] \in k.acks}
-       /\ hidden' = hidden \ k.taken
-       /\ work' = [work EXCEPT ![w] = Idle]
-       /\ UNCHANGED <<rec, ent, shown, effects, judged, flaws>>
+    /\ Ended(work[w])
+    /\ UNCHANGED <<rec, ent, shown, effects, judged, flaws>>
+    /\ gone' = gone \cup {d \in work[w].taken : EventOf[d] \in work[w].acks}
+    /\ hidden' = hidden \ work[w].taken
+    /\ work' = [work EXCEPT ![w] = Idle]
 
 Crash(w) ==
     /\ work[w] # Idle
@@ -406,17 +455,42 @@ Tick ==
     /\ hidden' = {}
     /\ UNCHANGED <<rec, gone, shown, effects, last, closed, spent, flaws>>
 
-Fault == faults > 0 /\ faults' = faults - 1
-Step(w) == Take(w, FALSE) \/ Ask(w, FALSE) \/ Handle(w, "well") \/ Extend(w) \/ Settle(w, FALSE) \/ Acknowledge(w)
-Trouble(w) == \/ Take(w, TRUE) \/ Ask(w, TRUE) \/ Settle(w, TRUE)           \* the reply is lost
-              \/ Handle(w, "before") \/ Handle(w, "after") \/ Stop(w) \/ Crash(w)
-Wait == AllIdle /\ Tick /\ UNCHANGED faults
-Pause == ~AllIdle /\ Tick /\ Fault
+\* Each step by the name that a counterexample tells it by. First what goes well, then what may go wrong.
+Well == UNCHANGED faults
+Takes(w, taken) == Well /\ Take(w, taken, FALSE)
+AsksAgain(w) == Well /\ Ask(w, FALSE)
+Handles(w) == Well /\ Handle(w, "well")
+Extends(w) == Well /\ Extend(w)
+Settles(w) == Well /\ Settle(w, FALSE)
+Acknowledges(w) == Well /\ Acknowledge(w)
+Waits == Well /\ AllIdle /\ Tick
 
-Next == \/ \E w \in Workers : Step(w) /\ UNCHANGED faults
-        \/ \E w \in Workers : Fault /\ Trouble(w)
-        \/ Wait
-        \/ Pause
+Fault == faults > 0 /\ faults' = faults - 1
+TakesUnheard(w, taken) == Fault /\ Take(w, taken, TRUE)     \* the reply is lost, and so on
+AsksUnheard(w) == Fault /\ Ask(w, TRUE)
+SettlesUnheard(w) == Fault /\ Settle(w, TRUE)
+FailsBefore(w) == Fault /\ Handle(w, "before")
+FailsAfter(w) == Fault /\ Handle(w, "after")
+Stops(w) == Fault /\ Stop(w)
+Crashes(w) == Fault /\ Crash(w)
+Pauses == Fault /\ ~AllIdle /\ Tick
+
+Goes == \/ \E w \in Workers : \E taken \in Takings : Takes(w, taken)
+        \/ \E w \in Workers : AsksAgain(w)
+        \/ \E w \in Workers : Handles(w)
+        \/ \E w \in Workers : Extends(w)
+        \/ \E w \in Workers : Settles(w)
+        \/ \E w \in Workers : Acknowledges(w)
+        \/ Waits
+Errs == \/ \E w \in Workers : \E taken \in Takings : TakesUnheard(w, taken)
+        \/ \E w \in Workers : AsksUnheard(w)
+        \/ \E w \in Workers : SettlesUnheard(w)
+        \/ \E w \in Workers : FailsBefore(w)
+        \/ \E w \in Workers : FailsAfter(w)
+        \/ \E w \in Workers : Stops(w)
+        \/ \E w \in Workers : Crashes(w)
+        \/ Pauses
+Next == Goes \/ Errs
 Spec == Init /\ [][Next]_vars
 
 (* ---- the promises ---- *)

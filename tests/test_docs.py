@@ -61,7 +61,16 @@ MANUAL = [
     QUESTIONS, TESTING,
 ]  # fmt: skip
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
-OTHERS = ["docs/ledgers.md", "docs/runbook.md", "docs/upgrading.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+OTHERS = [
+    "docs/ledgers.md",
+    "docs/proofs.md",
+    "docs/specification.md",
+    "docs/runbook.md",
+    "docs/upgrading.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+]
 DOCS = [*MANUAL, *BESIDE, *(ROOT / name for name in OTHERS)]
 
 # Words of others for what we have a word for.
@@ -350,13 +359,14 @@ def test_wrong_commands_are_caught(words):
 
 @pytest.mark.parametrize("path", DOCS, ids=named)
 def test_links_resolve(path):
-    """Every relative link leads to a file or a folder, and to a heading where one is named."""
+    """Every relative link leads to a file or a folder, and to a heading or a part of a page where one is named."""
     for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", read(path)):
         target, _, anchor = link.partition("#")
         file = (path.parent / target).resolve() if target else path
         assert file.exists(), f"{path.name}: {link}"
         headings = re.findall(r"^#+ (.+)$", read(file) if file.suffix == ".md" else "", re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        anchors |= set(re.findall(r' id="([^"]+)"', read(file) if file.suffix == ".html" else ""))
         assert not anchor or anchor in anchors, f"{path.name}: {link}"
 
 

@@ -70,5 +70,9 @@ PARTS: Final = {
              "soak:soak", 300_000, "deliveries", ("redis", "sqlite")),
         Part("exploration", "every order of two workers' steps and faults, on the real rules",
              "exploring:explore_all", 5_000_000, "states", NONE),
+        Part("specification", "every state of small worlds of the specification, and each of its rules left out",
+             "specification:check_specification", 150_000, "states", NONE),
+        Part("conformance", "every step of the explored code is one that the specification allows",
+             "specification:compare_code", 300_000, "steps", NONE),
     )
 }  # fmt: skip

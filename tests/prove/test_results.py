@@ -1,8 +1,11 @@
 """Results that are kept: none takes another's place that it should not, also where several parts save at once."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from prove.evidence import PAGE
+from prove.guarantees import GUARANTEES
 
 from prove import results
 
@@ -43,3 +46,17 @@ def test_a_failure_is_never_hidden_behind_an_earlier_success():
     assert [one["held"] for one in results.saved()] == [False]
     results.save(row(tried=10))
     assert [one["tried"] for one in results.saved()] == [10]
+
+
+def test_each_row_that_the_guarantees_name_is_in_the_evidence():
+    """A link from a guarantee leads to what shows it, or to the word that nothing does yet."""
+    named = re.findall(r"evidence\.html#([\w-]+)", (PAGE.parent / "guarantees.md").read_text(encoding="utf-8"))
+    there = set(re.findall(r' id="([\w-]+)"', PAGE.read_text(encoding="utf-8")))
+    assert len(set(named)) > 15
+    assert set(named) <= there
+    assert {f"part-{part}" for _, _, parts in GUARANTEES for part in parts} <= there
+
+
+def test_the_evidence_is_not_too_large_for_the_repository():
+    """One file, with the checker in it, that every tool for repositories takes."""
+    assert PAGE.stat().st_size < 500_000
