@@ -168,6 +168,15 @@ def test_wrappers_of_aws_say_what_they_know():
 # --- what is no event ----------------------------------------------------------------------------------------
 
 
+def test_a_name_that_is_no_text_ends_no_reading():
+    """The name of a log stream before an event may have any bytes; those that are no UTF-8 are replaced."""
+    text = shapes.compact(EVENTS[0]).encode()
+    (one,), tally = read(b"2026-03-02T08:00:00Z 2026/03/02/[\xc5]f " + text)
+    assert one.raw == text
+    assert one.around.log_stream == "2026/03/02/[\ufffd]f"
+    assert tally.troubles == []
+
+
 def test_what_a_customer_typed_is_no_event():
     """An event is never looked into: text in it that looks like a log or an answer of AWS stays content."""
     inner = shapes.compact(EVENTS[0])

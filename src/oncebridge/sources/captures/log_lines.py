@@ -56,7 +56,8 @@ def head_of(line: bytes) -> Head:
 
 
 def _note(head: Head, part: re.Match[bytes]) -> None:
-    value = part[part.lastgroup or 0].decode()
+    # A stream may have any name: what is no UTF-8 in it must not end the reading.
+    value = part[part.lastgroup or 0].decode(errors="replace")
     if part.lastgroup == "time":
         # CloudWatch's own time is first; the logger's may follow.
         head.logged_ms = time_ms(value) if head.logged_ms is None else head.logged_ms
