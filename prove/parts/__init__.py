@@ -68,6 +68,8 @@ PARTS: Final = {
              "fuzz:fuzz", 1_000_000, "inputs", NONE),
         Part("soak", "a day of traffic, compressed: memory, handles, threads and connections of every command are flat",
              "soak:soak", 300_000, "deliveries", ("redis", "sqlite")),
+        Part("poison", "planted events by every way in: other senders, copies, ids, times and versions made up",
+             "poison:poison", 10_000, "planted"),
         Part("exploration", "every order of two workers' steps and faults, on the real rules",
              "exploring:explore_all", 5_000_000, "states", NONE),
         Part("specification", "every state of small worlds of the specification, and each of its rules left out",
