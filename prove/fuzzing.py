@@ -431,7 +431,9 @@ class SettingsFile:
         self._file.write_bytes(file)
         variables = {
             name: value
-            for name, mark, value in (line.decode("utf-8", "replace").partition("=") for line in lines.splitlines())
+            for name, mark, value in (
+                line.decode("utf-8", "surrogateescape").partition("=") for line in lines.splitlines()
+            )
             if name and mark and "\x00" not in value
         }
         try:

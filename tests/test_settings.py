@@ -441,6 +441,14 @@ def test_secret_from_the_environment(monkeypatch):
     assert load_settings().secret == SECRET.encode()
 
 
+def test_a_name_that_no_file_has_is_an_error_of_the_settings(settings_file):
+    """A null character in it is no crash."""
+    for line in ('secret_file = "\\u0000"', 'api_keys = ["file:\\u0000"]'):
+        settings_file(line)
+        with pytest.raises(ConfigurationError, match="no file has such a name"):
+            load_settings()
+
+
 def test_secret_from_a_file(tmp_path, settings_file, monkeypatch):
     """The secret comes from the file that secret_file names, without white space around; the environment wins."""
     (tmp_path / "key").write_text(f"\n{SECRET}\n")

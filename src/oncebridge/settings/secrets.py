@@ -76,11 +76,20 @@ def _from_environment(name: str) -> str:
 
 def _from_file(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"file:{path}: {error.strerror}") from None
+        return _content(path).decode()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"file:{path}: {error}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"file:{path}: is not text") from None
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{error.strerror}") from None
+    except ValueError:  # it has a null character
+        raise ConfigurationError("no file has such a name") from None
 
 
 def _from_secrets_manager(place: str) -> str:
@@ -145,9 +154,7 @@ def with_secret_file(values: dict[str, Any]) -> dict[str, Any]:
     path = values.pop("secret_file", None)
     if path is not None and "secret" not in values:
         try:
-            values["secret"] = read_key_secret(Path(path).read_bytes().strip())
-        except OSError as error:
-            raise ConfigurationError(f"secret_file {path}: {error.strerror}") from None
+            values["secret"] = read_key_secret(_content(path).strip())
         except ConfigurationError as error:
             raise ConfigurationError(f"secret_file {path}: {error}") from None
     return values
