@@ -71,6 +71,13 @@ def _usual(size: int) -> bytes:
     return bytes(usual(size))
 
 
+def _smallest() -> bytes:
+    """Return the smallest event that people make by hand."""
+    from payloads import HAND_MADE, raw
+
+    return min((bytes(raw(make())) for make in HAND_MADE.values()), key=len)
+
+
 def _real(number: int) -> bytes:
     """Make an event that no other is a copy of."""
     from payloads import ACW, TIME_MS, envelope, raw
@@ -151,10 +158,9 @@ class Unwrapper(Parser):
         self._samples = [json.dumps(shape).encode() for event in events for shape in every_shape(event).values()]
 
     def normal(self, size: int) -> bytes:
-        """Put a usual event into a message of a queue."""
-        from shapes import message, records
-
-        return json.dumps(records(message(_usual(size).decode()))).encode()
+        """Put small events into one invocation, as a pipe does: what each of them costs is the most of it."""
+        one = _smallest().decode()
+        return json.dumps([one] * max(1, size // len(one))).encode()
 
     def run(self, data: bytes) -> None:
         """Invoke with it, where it is JSON at all; unwrap it as it is, too."""
@@ -200,10 +206,8 @@ class Captures(Parser):
 
     def normal(self, size: int) -> bytes:
         """Write small events of a line each: what each of them costs is the most of it."""
-        from payloads import HAND_MADE, raw
-
-        one = min((raw(make()) for make in HAND_MADE.values()), key=len)
-        return bytes(one + b"\n") * max(1, size // len(one))
+        one = _smallest()
+        return (one + b"\n") * max(1, size // len(one))
 
     def make(self, dice: random.Random) -> bytes:
         """Spoil a file."""
