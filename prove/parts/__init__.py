@@ -70,6 +70,8 @@ PARTS: Final = {
              "soak:soak", 300_000, "deliveries", ("redis", "sqlite")),
         Part("poison", "planted events by every way in: other senders, copies, ids, times and versions made up",
              "poison:poison", 10_000, "planted"),
+        Part("canaries", "personal data and secrets through every path, crashes too: shown to nobody who did not ask",
+             "canaries:canaries", 50, "canaries", ("sqlite", "postgres")),
         Part("exploration", "every order of two workers' steps and faults, on the real rules",
              "exploring:explore_all", 5_000_000, "states", NONE),
         Part("specification", "every state of small worlds of the specification, and each of its rules left out",
