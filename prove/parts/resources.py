@@ -50,8 +50,8 @@ KINDS: Final[dict[str, dict[str, str]]] = {
     "sqlite": {
         "full-disk": "make room",
         "no-handles": "",
-        "moved": "put back",
         "directory": "put back",
+        "moved": "put back",
         "deleted": "",
         "older-copy": "",
         "empty": "",
