@@ -36,11 +36,11 @@ def acknowledged_without_a_ledger(bridge):
 
 
 def keeps_what_it_was_asked(bridge):
-    """Keep four kilobytes of each event for ever, in a list that nobody looks at."""
+    """Keep sixteen kilobytes of each event for ever, in a list that nobody looks at."""
     kind, kept = type(bridge.ledger), []
 
     def claim(self, asks, *given, **named):
-        kept.extend(bytes([len(kept) % 256]) * 4096 for _ in asks)
+        kept.extend(bytes([len(kept) % 256]) * 16_384 for _ in asks)
         return kind.claim(self, asks, *given, **named)
 
     bridge.ledger.__class__ = type("Hoarder", (kind,), {"__slots__": (), "claim": claim})

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.root
 
 @pytest.mark.parametrize("spoil", [None, keeps_what_it_was_asked], ids=["as it is", "leaking"])
 def test_what_a_command_holds_does_not_grow_unless_it_leaks(spoil, tmp_path):
-    """`process` with fifteen hundred deliveries; the same with a list that keeps four kilobytes of each."""
+    """`process` with fifteen hundred deliveries; the same with a list that keeps sixteen kilobytes of each."""
     with place_of("redis", tmp_path) as url:
         in_child(lambda: prepare(url))
         outcome = one_phase("process", url, Options("redis", SEED, 5_000, 200.0, tmp_path), spoil=spoil)
