@@ -82,6 +82,8 @@ class Tally:
     failed: int = 0
     columns: Counter[str] = field(default_factory=Counter)
     troubles: Counter[str] = field(default_factory=Counter)
+    #: The same as they were said, with the advice in them.
+    said: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     failures: list[Failure] = field(default_factory=list)
 
@@ -130,6 +132,7 @@ def add_round(
     # By their first words: ports and seconds differ each time.
     for trouble, times in told.troubles.items():
         tally.troubles[NUMBER.sub("N", trouble.partition(";")[0])] += times
+        tally.said[NUMBER.sub("N", trouble)] += times
     tally.failed += told.failed
 
 

@@ -36,7 +36,7 @@ CALM_SECONDS_MAX: Final = 10.0
 FALTER_SHARE: Final = 0.25
 FALTER_SECONDS: Final = 0.05
 ERROR_SHARE: Final = 0.3
-#: Until everything that had piled up must be done: for waits of senders, and by how long it was away.
+#: Nothing at all acknowledged for so long, once it is back, is stuck; and how much time there is for that at most.
 DRAIN_SECONDS: Final = 90.0
 DRAIN_SHARE: Final = 3.0
 #: Requests of a sender at a time: with many more, a slow machine would answer most of them too late.
@@ -253,7 +253,10 @@ class Course:
         time.sleep(self.away_seconds * FALTER_SHARE)
         ledger.come_back()
         back = time.monotonic()
-        self.is_drained = arriving.wait(DRAIN_SECONDS + DRAIN_SHARE * self.away_seconds)
+        give_up, before = back + DRAIN_SECONDS + max(600.0, DRAIN_SHARE * self.away_seconds), -1
+        while not self.is_drained and arriving.acknowledged > before and time.monotonic() < give_up:
+            before = arriving.acknowledged
+            self.is_drained = arriving.wait(DRAIN_SECONDS)
         self.drained_seconds = time.monotonic() - back
         self.memory.mark("drained")
 

@@ -128,11 +128,11 @@ def _of_kind(siege: Siege, words: str, options: Options) -> Outcome:
         tally = newest
     outcome = outcome_of(tally, options)
     outcome.notes = [note for note in outcome.notes if note.startswith("ended early")]
-    said = Counter({_plain(trouble): number for trouble, number in tally.troubles.items()})
+    said = Counter({_plain(trouble): number for trouble, number in tally.said.items()})
     outcome.figures |= {"said": dict(said.most_common(3)), "workers ended by an error": tally.failed}
     outcome.notes += [f'{number} x "{trouble}"' for trouble, number in said.most_common(2)]
     # One that ended by an error has said what it was: it could not even load its own files.
-    if words and tally.faults and not tally.failed and not any(re.search(words, trouble) for trouble in tally.troubles):
+    if words and tally.faults and not tally.failed and not any(re.search(words, trouble) for trouble in tally.said):
         outcome.broken["nobody was told what to do"] = 1
         outcome.history = [f"expected {words!r} in one of: {[*said]}"]
     if tally.failures:
