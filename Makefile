@@ -104,7 +104,7 @@ sbom: $(VENV)/.dev ## Write what the zip and the image hold as CycloneDX, from t
 notices: $(VENV)/.dev ## Write THIRD-PARTY.md: the licences of what the zip and the image hold
 	@$(PY) tools/third_party.py notice
 
-prove: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.wheel ## Attack it from outside and count what took effect (ARGS=--list: the parts)
+prove: $(VENV)/.dev $(VENV)/.aws $(VENV)/.rie $(VENV)/.bench $(VENV)/.wheel ## Attack it from outside and count what took effect (ARGS=--list: the parts)
 	@PYTHONPATH=.:tests $(PY) -m prove $(ARGS)
 
 bench: $(VENV)/.bench $(VENV)/.wheel ## Measure speed beside what one would write by hand

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prove import exact
 from prove.checks import Judgement, judge, read_notes
-from prove.faults import Fault, Kind, make_faults
+from prove.faults import EFFECTS_MAX, HARMLESS, WHERES, Fault, Kind, Where, make_faults
 from prove.places import kind_of
-from prove.round import Round, Told, in_child
+from prove.round import PATIENCE_SECONDS, Round, Told, in_child
 from prove.stream import Stream, make_stream
-from prove.worker import CLAIMS, Conditions, Notes, Strikes, make_bridge
+from prove.worker import CLAIMS, Conditions, Notes, Program, Strikes, worker
 
 if TYPE_CHECKING:
     from oncebridge import Bridge
 
 FAULTS_PER_ROUND: Final = 8
+#: A lease of this length ends only with its worker, however slow the machine is.
+LONG_LEASE_SECONDS: Final = 10.0
 WORKERS: Final = 2
 NUMBER: Final = re.compile(r"\d[\d.]*")
 #: Words of lines that say what befell a worker, or the servers and the network.
@@ -52,6 +54,20 @@ class Attack:
     secret: bytes | None = None
     #: Of a round's stream, where it is to be longer than usual.
     sizes: Mapping[str, int] = field(default_factory=dict)
+    wheres: tuple[Where, ...] = WHERES
+    #: At which effect of a life a fault strikes at the latest.
+    effects_max: int = EFFECTS_MAX
+    make_stream: Callable[..., Stream] = make_stream
+    #: How long a round may take, beside a second for each fault.
+    patience_seconds: float = PATIENCE_SECONDS
+    settle_within_seconds: float = 0.001
+    effect_seconds: float = 0.0
+    program: Program | None = None
+    inherit: bool = False
+    #: Called once in the middle of a round, while no worker is at work; with the URL.
+    between: Callable[[str], None] | None = None
+    #: Called before the second pass: waits for the end of what was begun then.
+    after: Callable[[], None] | None = None
 
 
 @dataclass
@@ -98,7 +114,9 @@ def attack(plan: Attack, amount: int, *, seconds: float, until_broken: bool = Fa
     tally, begun = Tally(), time.monotonic()
     while tally.faults < amount and time.monotonic() - begun < seconds:
         name = f"{plan.seed}-{tally.rounds}"
-        faults = make_faults(random.Random(f"{plan.seed} {name}"), plan.kinds, plan.faults)
+        faults = make_faults(
+            random.Random(f"{plan.seed} {name}"), plan.kinds, plan.faults, plan.wheres, plan.effects_max
+        )
         judgement, told, stream, history = run_round(plan, name, faults)
         add_round(tally, judgement, told, stream, history)
         if judgement.broken:
@@ -144,15 +162,23 @@ def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgeme
     notes = plan.folder / f"{unique}.notes"
     conditions = Conditions(
         url=plan.url, name=unique, notes=notes, exact=is_exact, spoil=plan.spoil, way_in=plan.way_in,
-        lease_seconds=plan.lease_seconds, service=plan.service, secret=plan.secret,
+        lease_seconds=plan.lease_seconds, service=plan.service, secret=plan.secret, program=plan.program,
+        inherit=plan.inherit, settle_within_seconds=plan.settle_within_seconds, effect_seconds=plan.effect_seconds,
     )  # fmt: skip
-    stream = make_stream(plan.seed, name, called=unique, **plan.sizes)
-    told = (plan.drive or _by_calls)(conditions, stream, faults, plan.seed)
-    judgement, history = judge_round(conditions, stream, told)
+    stream = plan.make_stream(plan.seed, name, called=unique, **plan.sizes)
+    told = (
+        plan.drive(conditions, stream, faults, plan.seed) if plan.drive else _by_calls(plan, conditions, stream, faults)
+    )
+    if plan.after:
+        plan.after()
+    calm = plan.lease_seconds >= LONG_LEASE_SECONDS and {fault.kind for fault in faults} <= set(HARMLESS)
+    judgement, history = judge_round(conditions, stream, told, undisturbed=calm)
     return judgement, told, stream, history
 
 
-def judge_round(conditions: Conditions, stream: Stream, told: Told) -> tuple[Judgement, list[str]]:
+def judge_round(
+    conditions: Conditions, stream: Stream, told: Told, *, undisturbed: bool = False
+) -> tuple[Judgement, list[str]]:
     """Judge what lies outside the program after a round, and tell what happened; what it had written is gone then."""
     notes, again = conditions.notes, conditions.notes.with_suffix(".again")
     seen = read_notes(notes)
@@ -163,16 +189,26 @@ def judge_round(conditions: Conditions, stream: Stream, told: Told) -> tuple[Jud
         seen.exact = {int(number): times for number, times in found.items()}
     notes.unlink(missing_ok=True)
     again.unlink(missing_ok=True)
-    return judge(stream.events, seen, stuck=told.stuck, unbalanced=told.unbalanced), seen.history
+    judgement = judge(stream.events, seen, stuck=told.stuck, unbalanced=told.unbalanced, undisturbed=undisturbed)
+    return judgement, seen.history
 
 
-def _by_calls(conditions: Conditions, stream: Stream, faults: Sequence[Fault], seed: int) -> Told:
-    return Round(conditions, stream, faults, seed, WORKERS).run()
+def _by_calls(plan: Attack, conditions: Conditions, stream: Stream, faults: Sequence[Fault]) -> Told:
+    between = plan.between
+    return Round(
+        conditions,
+        stream,
+        faults,
+        plan.seed,
+        WORKERS,
+        patience_seconds=plan.patience_seconds,
+        between=between and (lambda: between(conditions.url)),
+    ).run()
 
 
 def _second_pass(conditions: Conditions, stream: Stream) -> int:
     """Deliver every event once more, in a process of its own; return how many of them took effect again."""
     notes = Notes(conditions.notes)
-    with make_bridge(conditions, Strikes(None, notes), notes) as bridge:
-        bridge.process_many([raw for _, raw in dict(stream.arrivals).items()])
+    with worker(conditions, Strikes(None, notes), notes) as process:
+        process([raw for _, raw in dict(stream.arrivals).items()])
     return len(read_notes(conditions.notes).effects)

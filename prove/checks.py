@@ -67,6 +67,8 @@ class Judgement:
     again: int = 0
     #: Allowed: effects more than one per event at a sink without any protection.
     doubled_plain: int = 0
+    #: Whether nothing happened that could excuse that.
+    undisturbed: bool = False
 
     @property
     def broken(self) -> dict[str, int]:
@@ -80,12 +82,15 @@ class Judgement:
             "never acknowledged": len(self.stuck),
             "books out of balance": self.unbalanced,
             "processed again after all was done": self.again,
+            "doubled without a fault": self.doubled_plain if self.undisturbed else 0,
         }
         return {what: number for what, number in counts.items() if number}
 
 
-def judge(events: Sequence[Happened], seen: Seen, *, stuck: Sequence[int], unbalanced: int) -> Judgement:
-    """Judge a round."""
+def judge(
+    events: Sequence[Happened], seen: Seen, *, stuck: Sequence[int], unbalanced: int, undisturbed: bool = False
+) -> Judgement:
+    """Judge a round. It was undisturbed if no worker died, failed or lost a lease, so nothing may double anywhere."""
     plain = Counter(effect.number for effect in seen.effects)
     lost = set(_lost(events, plain))
     if seen.exact is not None:
@@ -106,32 +111,44 @@ def judge(events: Sequence[Happened], seen: Seen, *, stuck: Sequence[int], unbal
         unbalanced=unbalanced,
         again=seen.again,
         doubled_plain=sum(plain.values()) - len(plain),
+        undisturbed=undisturbed,
     )
 
 
 def _lost(events: Sequence[Happened], effects: Mapping[int, int]) -> list[int]:
-    """Return the facts without an effect, and the states without one that no newer state of their entity replaced."""
+    """Return the facts without an effect, and the states without one that no newer state of their entity replaced.
+
+    A state that another event has brought already is not lost; whether it is still there at the end, the sink shows.
+    """
+    shown = {(event.entity, event.state) for event in events if effects.get(event.number) and event.state}
+    taken = {event for event in events if effects.get(event.number) or (event.entity, event.state) in shown}
     newest: dict[int, int] = {}
-    for event in events:
-        if event.entity is not None and effects.get(event.number):
+    for event in taken:
+        if event.entity is not None:
             newest[event.entity] = max(newest.get(event.entity, 0), event.time_ms)
     return [
         event.number
         for event in events
-        if not effects.get(event.number) and (event.entity is None or event.time_ms >= newest.get(event.entity, 0))
+        if event not in taken and (event.entity is None or event.time_ms >= newest.get(event.entity, 0))
     ]
 
 
 def _not_newest(events: Sequence[Happened], effects: Sequence[Effect]) -> list[int]:
     """Return the entities of which a sink that refuses lower tokens shows an older state at the end."""
     by_number = {event.number: event for event in events}
-    top: dict[int, tuple[int, int]] = {}
+    top: dict[int, tuple[int, Happened]] = {}
     for effect in effects:
         event = by_number[effect.number]
-        if event.entity is not None and effect.token >= top.get(event.entity, (0, 0))[0]:
-            top[event.entity] = effect.token, event.time_ms
+        if event.entity is not None and (event.entity not in top or effect.token >= top[event.entity][0]):
+            top[event.entity] = effect.token, event
     newest: dict[int, int] = {}
     for event in events:
         if event.entity is not None:
             newest[event.entity] = max(newest.get(event.entity, 0), event.time_ms)
-    return [entity for entity, (_, time_ms) in sorted(top.items()) if time_ms != newest[entity]]
+    states = {(event.entity, event.state) for event in events if event.entity is not None and event.state
+              and event.time_ms == newest[event.entity]}  # fmt: skip
+    return [
+        entity
+        for entity, (_, event) in sorted(top.items())
+        if event.time_ms != newest[entity] and (entity, event.state) not in states
+    ]

@@ -82,7 +82,10 @@ def _sql(url: str) -> Iterator[Any]:
     else:
         import psycopg
 
-        with psycopg.connect(url) as server:
+        # The schema is for the ledger's tables: this one is in that of every connection.
+        address, _, parameters = url.partition("?")
+        kept = "&".join(one for one in parameters.split("&") if not one.startswith("schema="))
+        with psycopg.connect(f"{address}?{kept}" if kept else address) as server:
             yield server
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["kill", "stop", "raise"]
+Kind = Literal["kill", "stop", "raise", "lose", "pause", "leave"]
+#: Of these nobody loses a lease that is long enough, so they excuse no double. They strike again and again.
+HARMLESS: Final[tuple[Kind, ...]] = ("lose", "pause", "leave")
 #: Where it strikes: before or after a call of the ledger, in a handler before or after its effect, or at any line of
 #: the program, counted by calls and returns.
 Where = Literal[
@@ -36,13 +38,19 @@ class Fault:
         return f"{self.kind} at {self.where} {self.at}"
 
 
-def make_faults(dice: random.Random, kinds: Sequence[Kind], number: int) -> list[Fault]:
+def make_faults(
+    dice: random.Random,
+    kinds: Sequence[Kind],
+    number: int,
+    wheres: Sequence[Where] = WHERES,
+    effects_max: int = EFFECTS_MAX,
+) -> list[Fault]:
     """Draw what befalls the first lives of a round; later lives go well."""
-    return [_draw(dice, dice.choice(kinds)) for _ in range(number)]
+    return [_draw(dice, dice.choice(kinds), wheres, effects_max) for _ in range(number)]
 
 
-def _draw(dice: random.Random, kind: Kind) -> Fault:
-    where = dice.choice(WHERES)
+def _draw(dice: random.Random, kind: Kind, wheres: Sequence[Where], effects_max: int) -> Fault:
+    where = dice.choice(wheres)
     if where == "point":
         return Fault(kind, where, dice.randint(1, POINTS_MAX))
-    return Fault(kind, where, dice.randint(1, EFFECTS_MAX if "effect" in where else CALLS_MAX))
+    return Fault(kind, where, dice.randint(1, effects_max if "effect" in where else CALLS_MAX))

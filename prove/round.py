@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from prove.faults import Fault
 from prove.stream import Stream
-from prove.worker import Conditions, live, receive, send
+from prove.worker import Conditions, live, open_before_fork, receive, send
 
 BATCH_MAX: Final = 12
 #: Nothing that works takes so long, with leases of a fraction of a second.
@@ -53,6 +54,8 @@ class _Life:
     #: Positions of the deliveries that it has, empty while it waits.
     batch: list[int] = field(default_factory=list)
     stopped_at: float | None = None
+    #: How its process ended, where that was seen before its socket told so.
+    status: int | None = None
 
 
 class Round:
@@ -69,12 +72,15 @@ class Round:
         spread_seconds: float = 0.0,
         patience_seconds: float = PATIENCE_SECONDS,
         start: Start = live,
+        between: Callable[[], None] | None = None,
     ) -> None:
         """Take what is to happen, for how long deliveries go on to arrive and how long all may take beyond that.
 
-        A forked process begins to work with `start`.
+        A forked process begins to work with `start`. `between` is called once, when half of it is over and no worker is
+        at work.
         """
         self._start = start
+        self._patience_seconds, self._between = patience_seconds, between
         self._conditions, self._stream = conditions, stream
         self._faults, self._seed, self._workers = list(faults), seed, workers
         self._selector = selectors.DefaultSelector()
@@ -87,6 +93,8 @@ class Round:
     def run(self) -> Told:
         """Run it to its end."""
         give_up, lives_max = time.monotonic() + self._patience, 3 * len(self._faults) + 20
+        if self._conditions.inherit:
+            self._start = partial(live, inherited=open_before_fork(self._conditions))
         try:
             while (self._due or self._is_any_busy()) and time.monotonic() < give_up:
                 if self.told.lives > lives_max:
@@ -120,6 +128,11 @@ class Round:
             self._selector.register(ours, selectors.EVENT_READ, life)
 
     def _hand_out(self) -> None:
+        if self._between is not None and len(self._due) <= len(self._stream.arrivals) // 2:
+            if self._is_any_busy():
+                return
+            self._between()
+            self._between = None
         now = time.monotonic()
         for life in self._lives.values():
             if life.batch or life.stopped_at:
@@ -136,9 +149,13 @@ class Round:
     def _look_after_the_stopped(self) -> None:
         now = time.monotonic()
         for life in self._lives.values():
+            if life.status is not None:
+                continue
             if life.stopped_at is None:
                 pid, status = os.waitpid(life.pid, os.WNOHANG | os.WUNTRACED)
-                if pid and os.WIFSTOPPED(status):
+                if pid and not os.WIFSTOPPED(status):
+                    life.status = status
+                elif pid:
                     life.stopped_at = now
                     self.told.stopped += 1
                     # Everybody else may have what it holds: that is what the lease is for.
@@ -174,10 +191,7 @@ class Round:
         self._ended(life)
 
     def _ended(self, life: _Life) -> None:
-        try:
-            _, status = os.waitpid(life.pid, 0)
-        except ChildProcessError:
-            status = signal.SIGKILL  # its end was seen while it was looked at
+        status = os.waitpid(life.pid, 0)[1] if life.status is None else life.status
         self.told.killed += os.WIFSIGNALED(status)
         self.told.failed += os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
 
@@ -190,7 +204,7 @@ class Round:
                 os.kill(life.pid, signal.SIGCONT)
             life.socket.shutdown(socket.SHUT_WR)
         for life in list(self._lives.values()):
-            life.socket.settimeout(PATIENCE_SECONDS)
+            life.socket.settimeout(self._patience_seconds)
             try:
                 while receive(life.socket) is not None:
                     pass

@@ -22,6 +22,9 @@ NEW_ENVELOPE_SHARE: Final = 0.4
 #: How far a delivery may fall behind others.
 DISORDER: Final = 8
 FIELD: Final = "proof"
+TURNS: Final = "turns"
+#: Between a state and its return: within the echo window, with another state in between.
+RETURN_MS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Happened:
     #: What it is a state of; None for a fact.
     entity: int | None
     time_ms: int
+    #: Of a state that other events of its entity bring, too; empty: no other does.
+    state: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,36 @@ def make_stream(
     return Stream(tuple(happened), tuple((number, raw) for _, number, raw in arriving))
 
 
+def make_returns(seed: int, name: str, *, called: str = "", entities: int = 8) -> Stream:
+    """Make up a round of entities that change and change back at once, in this order, whatever lies in between.
+
+    The third event brings the state of the first: an echo, unless the second has taken effect or may have.
+    """
+    dice = random.Random(f"{seed} {name}")
+    happened = [
+        Happened(3 * entity + turn, entity, START_MS + turn * RETURN_MS, "there" if turn == 1 else "here")
+        for entity in range(entities)
+        for turn in range(3)
+    ]
+    arriving = []
+    for event in happened:
+        place = (event.number % 3) * 2.0
+        raw = _delivery(called or name, event, copy=0)
+        arriving += [(place + dice.random(), event.number, raw), (place + 1 + dice.random(), event.number, raw)]
+    arriving.sort()
+    return Stream(tuple(happened), tuple((number, raw) for _, number, raw in arriving))
+
+
 def number_in(body: dict[str, Any]) -> int:
     """Return which event of its round this is."""
     number: int = body[FIELD]
+    if TURNS in body:  # the state is the same as two turns before: only the time tells
+        number += (_ms(body["modifiedDate"]) - START_MS) // RETURN_MS
     return number
+
+
+def _ms(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1000)
 
 
 def _delivery(name: str, event: Happened, copy: int) -> bytes:
@@ -81,8 +112,9 @@ def _delivery(name: str, event: Happened, copy: int) -> bytes:
     else:
         topic = "v2.users.{id}.presence"
         concrete = topic.replace("{id}", f"{name}-{event.entity}")
-        presence = {"id": f"{event.number}", "systemPresence": "BUSY"}
-        body = {"source": "PURECLOUD", "presenceDefinition": presence, "modifiedDate": time, FIELD: event.number}
+        presence = {"id": event.state or f"{event.number}", "systemPresence": "BUSY"}
+        number = {FIELD: 3 * event.entity, TURNS: 3} if event.state else {FIELD: event.number}
+        body = {"source": "PURECLOUD", "presenceDefinition": presence, "modifiedDate": time, **number}
     envelope = {
         "version": "0",
         "id": f"{name}-{event.number}-{copy}",

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -26,12 +26,18 @@ from oncebridge.claim import Outcome, Settlement
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.retry import RetryPolicy
 from prove.exact import writer
-from prove.faults import Fault, Where
+from prove.faults import HARMLESS, Fault, Where
 from prove.stream import number_in
 
 LENGTH: Final = 4
+PAUSE_SECONDS: Final = 0.05
 #: The way in of programs that ask for claims over HTTP.
 CLAIMS: Final = "claims"
+
+
+#: Processes a batch of deliveries, and says of each whether it may be acknowledged.
+Process = Callable[[list[bytes]], Any]
+Program = Callable[["Conditions", "Strikes", "Notes"], AbstractContextManager[Process]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,14 @@ class Conditions:
     service: str = ""
     #: That keys are made with; the ledger makes its own otherwise.
     secret: bytes | None = None
+    #: What processes deliveries in place of a bridge: programs that people write by hand.
+    program: Program | None = None
+    #: Whether the bridge is opened and used before workers are forked, which then all have it.
+    inherit: bool = False
+    #: Ends are written at once, where this is 0, and not those of a batch together.
+    settle_within_seconds: float = 0.001
+    #: How long a handler takes before its effect.
+    effect_seconds: float = 0.0
 
 
 class Notes:
@@ -71,8 +85,15 @@ class Strikes:
 
     def __init__(self, fault: Fault | None, notes: Notes) -> None:
         """Watch for it."""
-        self._fault, self._notes = fault, notes
+        self._notes = notes
+        self.plan(fault)
+
+    def plan(self, fault: Fault | None) -> None:
+        """Watch for this one from now on."""
+        self._fault = fault
         self._reached: Counter[Where] = Counter()
+        #: Whether this worker is to end, in order, as soon as its batch is done.
+        self.leaves = False
         if fault is not None and fault.where == "point":
             threading.setprofile(self._count)
             sys.setprofile(self._count)
@@ -83,7 +104,10 @@ class Strikes:
         if fault is None or fault.where != where:
             return
         self._reached[where] += 1
-        if self._reached[where] == fault.at:
+        # What is harmless strikes again and again, but never twice in a row: a repeat must get through.
+        if self._reached[where] == fault.at or (
+            fault.kind in HARMLESS and self._reached[where] % (fault.at + 1) == fault.at
+        ):
             self._strike(fault)
 
     def _count(self, *_: object) -> None:
@@ -95,7 +119,16 @@ class Strikes:
             if "effect" in fault.where:
                 raise RuntimeError("a fault on purpose")
             return
+        if fault.kind == "lose":
+            raise LedgerUnavailable("the reply was lost, on purpose")
+        if fault.kind == "pause":
+            time.sleep(PAUSE_SECONDS)
+            return
+        if fault.kind == "leave":
+            self.leaves = True
+            return
         os.kill(os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+        self.leaves = True  # whatever it does now is late; after that its place is for the next one
         if fault.kind == "stop" and fault.where == "before effect" and fault.at % 2:
             raise RuntimeError("fails after it was stopped, on purpose")
 
@@ -147,6 +180,7 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
     settings = Settings(
         lease_seconds=conditions.lease_seconds,
         busy_wait_seconds=0.0,
+        settle_within_seconds=conditions.settle_within_seconds,
         retry=RetryPolicy(attempts=1_000),
         secret=conditions.secret,
     )
@@ -156,6 +190,7 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
     @bridge.on("*", name="plain")
     def plain(event: Event) -> None:
         strikes.at("before effect")
+        time.sleep(conditions.effect_seconds)
         notes.write("effect", number_in(event.body), event.key, event.token)
         strikes.at("after effect")
 
@@ -173,19 +208,43 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
     return bridge
 
 
+@dataclass(frozen=True)
+class Inherited:
+    """A bridge that was opened and used before its workers were forked."""
+
+    bridge: Bridge
+    strikes: Strikes
+
+
+def open_before_fork(conditions: Conditions) -> Inherited:
+    """Open a bridge, and use it, for workers that will be forked from this process."""
+    notes = Notes(conditions.notes)
+    strikes = Strikes(None, notes)
+    bridge = make_bridge(conditions, strikes, notes)
+    bridge.open()
+    bridge.ledger.counts()
+    return Inherited(bridge, strikes)
+
+
 def live(
     conditions: Conditions,
     fault: Fault | None,
     parent: socket.socket,
     strikes: Callable[[Fault | None, Notes], Strikes] = Strikes,
+    inherited: Inherited | None = None,
 ) -> NoReturn:
     """Process batches until there are no more; never return."""
     code = 1
     try:
-        notes = Notes(conditions.notes)
-        with _worker(conditions, strikes(fault, notes), notes) as process:
-            while (batch := receive(parent)) is not None:
-                send(parent, process([raw.encode() for raw in batch]))
+        if inherited is None:
+            notes = Notes(conditions.notes)
+            watching = strikes(fault, notes)
+            with worker(conditions, watching, notes) as process:
+                _serve(parent, process, watching)
+        else:
+            inherited.strikes.plan(fault)
+            with inherited.bridge as bridge:
+                _serve(parent, lambda raws: _processed(bridge, raws, conditions.way_in), inherited.strikes)
         code = 0
     except BaseException:  # noqa: BLE001 - a forked process must never return into what its parent was doing
         traceback.print_exc()
@@ -193,9 +252,18 @@ def live(
     os._exit(code)
 
 
+def _serve(parent: socket.socket, process: Process, strikes: Strikes) -> None:
+    while not strikes.leaves and (batch := receive(parent)) is not None:
+        send(parent, process([raw.encode() for raw in batch]))
+
+
 @contextmanager
-def _worker(conditions: Conditions, strikes: Strikes, notes: Notes) -> Iterator[Callable[[list[bytes]], Any]]:
-    if conditions.way_in == CLAIMS:
+def worker(conditions: Conditions, strikes: Strikes, notes: Notes) -> Iterator[Process]:
+    """Make what processes batches, and close it in the end."""
+    if conditions.program is not None:
+        with conditions.program(conditions, strikes, notes) as process:
+            yield process
+    elif conditions.way_in == CLAIMS:
         from prove.claimant import Claimant
 
         yield Claimant(conditions, strikes, notes).process

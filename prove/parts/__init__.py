@@ -72,6 +72,8 @@ PARTS: Final = {
              "poison:poison", 10_000, "planted"),
         Part("canaries", "personal data and secrets through every path, crashes too: shown to nobody who did not ask",
              "canaries:canaries", 50, "canaries", ("sqlite", "postgres")),
+        Part("controls", "wrong programs: what people write by hand, and ours with a single check taken out",
+             "controls:controls", 20, "seeds"),
         Part("exploration", "every order of two workers' steps and faults, on the real rules",
              "exploring:explore_all", 5_000_000, "states", NONE),
         Part("specification", "every state of small worlds of the specification, and each of its rules left out",

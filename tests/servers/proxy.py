@@ -50,6 +50,11 @@ class Proxy:
         for pair in pairs:
             _reset(*pair)
 
+    def lead_to(self, server_port: int) -> None:
+        """Lead to another server from now on, as a name does that is pointed elsewhere."""
+        self._server_port = server_port
+        self.cut()
+
     def refuse(self) -> None:
         """Cut everything, and let nobody connect any more."""
         self._refuses = True
