@@ -38,8 +38,9 @@ from oncebridge.ledgers.memory import MemoryLedger
 class Model:
     """The workers, the transport and the ledger of one scenario: which steps there are, and where they lead."""
 
-    def __init__(self, scenario: Scenario, make_ledger: MakeLedger = MemoryLedger) -> None:
-        """Take the scenario, and the ledger to try."""
+    def __init__(self, scenario: Scenario, make_ledger: MakeLedger = MemoryLedger, *, workers: int = 2) -> None:
+        """Take the scenario, the ledger to try, and how many workers there are."""
+        self._workers = workers
         self.scenario = scenario
         self.judge = Judge(scenario)
         #: The last step in words, and how often each verdict was given.
@@ -60,7 +61,7 @@ class Model:
         return World(
             now_us=START_US,
             shelf=Shelf({}, {}, {}, {}),
-            workers=(Worker(), Worker()),
+            workers=(Worker(),) * self._workers,
             hidden=0,
             gone=0,
             book=self.judge.blank(),
@@ -72,8 +73,9 @@ class Model:
 
     def steps(self, world: World) -> Iterator[Step]:
         """Yield everything that may happen next."""
-        one, other = world.workers
-        for number, worker in enumerate((one,) if one == other else (one, other)):
+        for number, worker in enumerate(world.workers):
+            if worker in world.workers[:number]:
+                continue  # whatever it does, the other may do
             for act in self._acts(world, worker):
                 yield Step(act, number)
             if worker.phase is Phase.IDLE:
@@ -395,8 +397,7 @@ class Model:
 
 
 def _with(world: World, number: int, worker: Worker) -> World:
-    one, other = world.workers
-    return replace(world, workers=(worker, other) if number == 0 else (one, worker))
+    return replace(world, workers=(*world.workers[:number], worker, *world.workers[number + 1 :]))
 
 
 def _settled_up(world: World, number: int, worker: Worker) -> World:

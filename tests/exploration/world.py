@@ -30,7 +30,7 @@ from oncebridge.testing.clock import ManualClock
 LEASE_US: Final = 1000
 START_US: Final = 1  # tokens are at least the clock: this keeps them small enough to read
 TAKEN_MAX: Final = 3
-NAMES: Final = ("A", "B")
+NAMES: Final = ("A", "B", "C", "D", "E")
 ENTITY: Final = b"entity"
 LETTER: Final = Letter(raw=b"{}", reason="explored")
 
@@ -138,7 +138,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     now_us: int
     shelf: Shelf
-    workers: tuple[Worker, Worker]
+    workers: tuple[Worker, ...]
     #: Deliveries that nobody can take because a worker has them, and those acknowledged, as bits.
     hidden: int
     gone: int

@@ -402,6 +402,7 @@ MISTAKES = [
     ("another time", "_grant", granted_with(now_us=lambda one: one.now_us + 1), "an_answer_brings_the_ledgers_time"),
     ("no doubt kept", "_grant", forget_the_doubt, "a_run_out_is_said_until_a_settle a_refused_settle_leaves_the_doubt"),
     ("repeats are granted all", "_granted_again", repeat_grants_all, "a_repeated_call_is_cut_where_it_was"),
+    ("some of its own stay", "_leaves_some_of_its_own", lambda *_: False, "lost_is_not_granted_in_part"),
     ("repeats raise attempts", "_granted_again", repeat_raises_attempts, "a_repeated_call_gets_the_same_chain"),
     ("repeats raise tokens", "_granted_again", repeat_raises_tokens, "a_repeated_call_gets_the_same_chain"),
     ("repeats get no data", "_granted_again", granted_with(data=b""), "a_repeated_call_gets_the_same_chain"),

@@ -127,7 +127,8 @@ def claim_chain(asks: Sequence[Ask], records: Sequence[Record | None], entity: E
     """Answer the asks for states of one entity, in their order.
 
     A state whose last claim ran out cuts the chain: it is claimed alone. The states before it are granted first, and
-    those behind it wait.
+    those behind it wait. A call that had its claims once, and lost them, gets none of them while others of its own stay
+    behind: its repeat could not tell the old ones from the new.
     """
     entity = entity or Entity()
     answers = [_known(ask, record) for ask, record in zip(asks, records, strict=True)]
@@ -139,7 +140,7 @@ def claim_chain(asks: Sequence[Ask], records: Sequence[Record | None], entity: E
     if entity.lease_until_us > call.now_us:
         return _answered(answers, Answer(Verdict.BUSY, busy_us=entity.lease_until_us - call.now_us))
     cut = next((n for n, place in enumerate(places) if _ran_out(records[place]) and not asks[place].alone), len(places))
-    if cut == 0:
+    if cut == 0 or _leaves_some_of_its_own(records, places[cut:], call):
         answers[places[0]] = Answer(Verdict.FRESH)
         return _answered(answers, Answer(Verdict.BUSY))
     return _grant(asks, records, entity, call, answers=answers, places=places[:cut])
@@ -220,6 +221,11 @@ def _known(ask: Ask, record: Record | None) -> Answer | None:
 def _ran_out(record: Record | None) -> bool:
     """Return whether a claim was never settled. Called only once its lease is known to have ended."""
     return record is not None and record.status is Status.CLAIMED
+
+
+def _leaves_some_of_its_own(records: Sequence[Record | None], places: Sequence[int], call: Call) -> bool:
+    left = [records[place] for place in places]
+    return any(record is not None and record.nonce == call.nonce for record in left)
 
 
 def _claimed(ask: Ask, record: Record | None, token: int, call: Call, lease_until_us: int = 0) -> Record:

@@ -89,17 +89,23 @@ BEGIN
         -- A state whose last claim ran out cuts its chain: those before it go first, and those behind it wait.
         SELECT place, chain, status, token, lease_until_us, attempts, alone, envelope, before,
             CASE
-                WHEN chain IS NULL OR cuts = 0 OR open NOT IN ('claimed', 'alone') THEN open
+                WHEN chain IS NULL OR open NOT IN ('claimed', 'alone') THEN open
+                -- This very call had some of what stays behind: its repeat could not tell those from the others.
+                WHEN leaves_own THEN CASE WHEN number = 1 THEN 'alone' ELSE 'waits' END
+                WHEN cuts = 0 THEN open
                 WHEN open = 'alone' AND cuts = 1 AND before = 0 THEN 'alone'
                 ELSE 'waits'
             END AS move
         FROM (
             SELECT *,
                 count(*) FILTER (WHERE open = 'alone') OVER up_to AS cuts,
+                count(*) FILTER (WHERE open IN ('claimed', 'alone')) OVER up_to AS number,
+                bool_or(open = 'alone' AND own) OVER (PARTITION BY chain) AS leaves_own,
                 count(*) FILTER (WHERE open = 'claimed') OVER up_to - (open = 'claimed')::integer AS before
             FROM (
                 SELECT ask.place, ask.chain, ask.arrival, event.status, event.token, event.lease_until_us,
                     event.attempts, event.alone, event.envelope,
+                    coalesce(event.nonce = look_at.nonce, false) AS own,
                     CASE
                         WHEN ask.content <> event.content THEN 'conflict'
                         WHEN {schema}.is_settled(event.status) AND NOT (ask.redrive AND event.status = 'dead')

@@ -231,6 +231,17 @@ class RepeatedChainRules(ChainStage):
         assert [answer.verdict.value for answer in first] == ["fresh", "fresh", "busy", "busy"]
         assert self._seen(self.answers(*asks, nonce=nonce)) == self._seen(first)
 
+    def test_a_chain_that_was_lost_is_not_granted_in_part(self) -> None:
+        """A call that lost its chain asks anew: its repeat could not tell an old claim from what it is granted now."""
+        asks, nonce = self.states("a", "b"), secrets.token_bytes(8)
+        self.answers(*asks, nonce=nonce, lease_us=self.brief_us)
+        self.run_out()
+        self.finish([self.take(replace(asks[0], alone=True))], Outcome.RETRY)
+        for _ in range(2):
+            answers = self.answers(*asks, nonce=nonce)
+            assert answers[0].wants_alone
+            assert [answer.token for answer in answers] == [0, 0]
+
     def test_a_chain_taken_over_is_nobodys_own(self) -> None:
         """After a takeover of the entity, the repeat of the earlier call finds its states busy."""
         asks, nonce = self.states("a", "b"), secrets.token_bytes(8)

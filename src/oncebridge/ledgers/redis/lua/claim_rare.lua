@@ -116,10 +116,16 @@ local function grant_again(chain, text)
   end
 end
 
--- How many states of a chain are before the first whose claim ran out: that one is claimed alone.
+-- How many states of a chain are before the first whose claim ran out: that one is claimed alone. None if this very
+-- call had it, or one behind it: its repeat could not tell those from what it is granted now.
 local function before_cut(chain)
   for m, i in ipairs(chain) do
-    if is_claimed(records[i]) and not flag(byte(ARGV[BEFORE + i], 1), ALONE) then return m - 1 end
+    if is_claimed(records[i]) and not flag(byte(ARGV[BEFORE + i], 1), ALONE) then
+      for behind = m, #chain do
+        if is_own(records[chain[behind]]) then return 0 end
+      end
+      return m - 1
+    end
   end
   return #chain
 end
