@@ -158,6 +158,8 @@ class Siege:
     leases: tuple[float, ...] = (0.3, 1.5)
     #: For how long deliveries go on to arrive.
     spread_seconds: float = 0.0
+    #: How long a round may take beyond that before it counts as stuck.
+    patience_seconds: float = PATIENCE_SECONDS
     #: Which promises a judgement shows broken; some settings promise less.
     verdict: Callable[[Judgement], dict[str, int]] = lambda judgement: judgement.broken
 
@@ -176,7 +178,7 @@ class Siege:
             try:
                 return Round(
                     conditions, stream, faults, seed, self.workers,
-                    spread_seconds=self.spread_seconds, patience_seconds=PATIENCE_SECONDS,
+                    spread_seconds=self.spread_seconds, patience_seconds=self.patience_seconds,
                 ).run()  # fmt: skip
             finally:
                 self.nemesis.ask("calm")
