@@ -15,6 +15,7 @@ from oncebridge import Bridge
 from oncebridge.errors import ConfigurationError, OncebridgeError
 from payloads import envelope, raw
 from servers.certificates import issue
+from servers.valkey import running_valkey
 
 PASSWORD = "hunter2secret"
 NAIVE_SECONDS = 30.0  # nobody waits for it, unless a test fails
@@ -218,3 +219,13 @@ def test_a_password_that_is_not_accepted_is_not_shown(valkey, password):
         assert "password" in str(one)
         assert password not in shown
         assert quote(password, safe="") not in shown
+
+
+def test_a_long_password_is_not_shown_in_part(tmp_path):
+    """A server that does not know AUTH repeats the beginning of what it was sent, which is most of a token."""
+    password = "".join(f"{number:02}hunter" for number in range(40))
+    with running_valkey(tmp_path, "--rename-command", "AUTH", "") as server:
+        error, _ = opened(server.url.replace("//", f"//:{password}@"))
+    shown = "".join(traceback.format_exception(error))
+    assert "with args beginning with" in shown
+    assert password[:16] not in shown

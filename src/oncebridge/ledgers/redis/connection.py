@@ -36,6 +36,9 @@ SLOWEST_BYTES_PER_US: Final = 1.0
 #: the main thread: beside any other thread there is at least the main one, which needs the processor meanwhile.
 NEAR_US: Final = 500
 
+#: A server that repeats a word cuts off a long one, but not so soon.
+REPEATED_AT_LEAST: Final = 16
+
 _READ_BYTES: Final = 65_536
 _MORE: Final = object()
 
@@ -142,8 +145,7 @@ class Connection:
         self.first_answers = [self._read(until_us) for _ in calls]
         for answer, call in zip(self.first_answers, calls, strict=True):
             if isinstance(answer, ServerError):
-                # Some servers repeat words that they do not understand.
-                raise ServerError(str(answer).replace(call[-1], "..."))
+                raise ServerError(_without(call[-1], str(answer)))
 
     # --- calls and answers ---------------------------------------------------------------------------
 
@@ -268,6 +270,13 @@ class Connection:
             raise ConnectionError("the server has closed the connection")
         self._reader.feed(self._buffer, 0, number)  # type: ignore[arg-type]  # its stub knows bytes alone
         return number
+
+
+def _without(secret: str, answer: str) -> str:
+    """Cut a server's answer where it repeats words that it does not understand: whole ones, or their beginning."""
+    code, space, text = answer.partition(" ")
+    before, repeated, _ = text.partition(secret[:REPEATED_AT_LEAST])
+    return f"{code}{space}{before}{'...' if repeated else ''}"
 
 
 def _packed(words: Words) -> bytes:
