@@ -6,10 +6,11 @@ import base64
 import html
 import json
 import random
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, quote_plus
+from urllib.parse import parse_qs, quote, quote_plus, urlsplit
 
 SECRETS: Final = (
     "ledger password", "secret for keys", "API key", "wrong API key", "operator's key", "reader's key",
@@ -52,8 +53,8 @@ def deliveries(canaries: Sequence[Canary]) -> list[bytes]:
     found = []
     for number, canary in enumerate(one for one in canaries if not one.is_secret):
         events = list(_with(canary.value))
-        # The first of each kind everywhere, the others in a few places.
-        found += events if number < len(PERSONAL) else [events[number % len(events)], events[0]]
+        # The first of each kind everywhere, the others in a few places; each where the sink's receiver sees it.
+        found += events if number < len(PERSONAL) else [events[number % len(events)], events[0], events[AUDIT_AT]]
     return [*found, *(raw[: len(raw) * 3 // 4] for raw in found[::5]), *found[::6]]
 
 
@@ -71,6 +72,7 @@ def _with(value: str) -> Iterator[bytes]:
 
 
 AUDITS: Final = "v2.audits.entitytype.{id}.entityid.{id}"
+AUDIT_AT: Final = 4
 
 
 def written_as(value: str) -> set[bytes]:
@@ -98,7 +100,7 @@ def found_in(surfaces: Mapping[str, bytes], canaries: Iterable[Canary]) -> dict[
 
 def stored(kind: str, url: str) -> dict[str, bytes]:
     """Read everything that a database holds, by what it belongs to."""
-    readers = {"sqlite": _in_sqlite, "postgres": _in_postgres}
+    readers = {"sqlite": _in_sqlite, "postgres": _in_postgres, "redis": _in_redis, "dynamodb": _in_dynamodb}
     return {f"ledger: {name}": data for name, data in readers[kind](url).items()}
 
 
@@ -136,3 +138,65 @@ def _in_postgres(url: str) -> dict[str, bytes]:
 def _add_columns(found: dict[str, bytes], table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     for at, name in enumerate(names):
         found[f"{table}.{name}"] = b"\n".join(_bytes_of(row[at]) for row in rows)
+
+
+def _in_redis(url: str) -> dict[str, bytes]:
+    """Read each key with all that it holds, by the word in it that says what it is; days have none."""
+    import redis
+
+    found: dict[str, list[bytes]] = {}
+    with redis.Redis.from_url(url) as server:
+        for key in server.scan_iter(count=1000):
+            words = [word for word in key.split(b":")[1:] if re.fullmatch(rb"[a-z]+", word)]
+            name = words[0].decode() if words else "days"
+            values = _values_of(server, key)
+            if name == "letters":
+                found.setdefault("letter.id", []).extend(values[::2])
+                for packed in values[1::2]:
+                    _add_letter(found, packed)
+            else:
+                found.setdefault(name, []).extend([key, *values])
+    return {name: b"\n".join(parts) for name, parts in found.items()}
+
+
+def _values_of(server: Any, key: bytes) -> list[bytes]:
+    """Return the fields and values, the members and scores, or the value."""
+    kind = server.type(key)
+    if kind == b"hash":
+        return [part for pair in server.hgetall(key).items() for part in pair]
+    if kind == b"zset":
+        return [_bytes_of(part) for pair in server.zrange(key, 0, -1, withscores=True) for part in pair]
+    if kind == b"set":
+        return list(server.smembers(key))
+    if kind == b"string":
+        return [server.get(key)]
+    raise ValueError(f"a key of a kind that the ledger does not have: {key!r} is {kind!r}")
+
+
+def _add_letter(found: dict[str, list[bytes]], packed: bytes) -> None:
+    """Take a dead letter apart: its reason is for everybody, payload and traceback are for who asks."""
+    import msgspec
+
+    letter = msgspec.msgpack.decode(packed)
+    parts = letter if isinstance(letter, dict) else dict(zip(("reason", "raw", "detail"), letter, strict=True))
+    for name, part in parts.items():
+        found.setdefault(f"letter.{name}", []).append(_bytes_of(part))
+
+
+def _in_dynamodb(url: str) -> dict[str, bytes]:
+    """Read every attribute of every item; a letter is its beginning and the further parts that name it."""
+    import boto3
+
+    client = boto3.client("dynamodb", endpoint_url=parse_qs(urlsplit(url).query)["endpoint_url"][0])
+    found: dict[str, list[bytes]] = {}
+    for page in client.get_paginator("scan").paginate(TableName=urlsplit(url).netloc, ConsistentRead=True):
+        for item in page["Items"]:
+            if item.get("parts", {"N": "0"})["N"] != "0":
+                raise ValueError("a letter of several items: canaries are small, and this reader joins none")
+            for name, typed in item.items():
+                ((_, value),) = typed.items()
+                if name == "head":
+                    _add_letter(found, bytes(value))
+                else:
+                    found.setdefault(name, []).append(_bytes_of(value))
+    return {name: b"\n".join(parts) for name, parts in found.items()}

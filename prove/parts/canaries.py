@@ -13,12 +13,15 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
+from oncebridge.errors import OncebridgeError
 from prove.canaries import Canary, deliveries, found_in, make_canaries, stored
 from prove.outcome import Options, Outcome
 from prove.places import kind_of, place_of
@@ -29,6 +32,8 @@ SECONDS_MAX: Final = 180
 PROGRAM: Final = ("--handler", "prove.private:bridge")
 #: A dead letter is the one place in a ledger for a payload, as docs/guarantees.md has it.
 LETTERS: Final = re.compile(r"ledger: (oncebridge_)?letter\.(raw|detail)")
+#: The port of a service that no machine has any more.
+NOBODY_LISTENS: Final = 9
 #: Asked for, it must be there: otherwise the search would find nothing anywhere.
 ASKED: Final = "asked for: "
 #: What a signal leaves: an exit code of its own.
@@ -93,13 +98,18 @@ def judged(surfaces: Mapping[str, bytes], canaries: list[Canary]) -> Outcome:
                 outcome.broken[what] = outcome.broken.get(what, 0) + 1
                 outcome.history += _around(surfaces[name], canary)
     asked = {name: data for name, data in surfaces.items() if name.startswith(ASKED)}
+    asked["dead letters"] = b"\n".join(data for name, data in surfaces.items() if LETTERS.fullmatch(name))
     for name, data in asked.items():
-        if not found_in({name: data}, personal):
-            outcome.broken[f"nothing in {name}"] = 1
-    letters = {name: data for name, data in surfaces.items() if LETTERS.fullmatch(name)}
-    if not asked or len({canary for there in found_in(letters, personal).values() for canary in there}) < len(personal):
-        outcome.broken["canaries that never got where they may be"] = 1
+        for canary in missing_in(data, personal):
+            what = f"{canary.kind} not in {name}, where it must be"
+            outcome.broken[what] = outcome.broken.get(what, 0) + 1
     return outcome
+
+
+def missing_in(data: bytes, canaries: Sequence[Canary]) -> list[Canary]:
+    """Return those that cannot be read there."""
+    there = found_in({"": data}, canaries).get("", [])
+    return [canary for canary in canaries if canary not in there]
 
 
 def _around(data: bytes, canary: Canary) -> list[str]:
@@ -119,6 +129,9 @@ def _with_password(url: str, password: str) -> str:
         scheme, _, rest = url.partition("://")
         user, at, place = rest.partition("@")
         return f"{scheme}://{user.partition(':')[0]}:{password}@{place}" if at else url
+    if kind_of(url) == "redis" and "@" not in url:
+        # A user without a password is let in with any.
+        return url.replace("://", f"://default:{password}@", 1)
     return url
 
 
@@ -205,8 +218,7 @@ def _commands(place: Place) -> dict[str, bytes]:
         found |= place.run(name, *words, codes=(0, 1, 2, 75))
     found |= place.run("diagnose", "diagnose", capture, "--html", str(page))
     found["report"] = page.read_bytes()
-    shown = b"".join(place.run("show", "dead", "show", key.decode())["show"] for key in keys[:2])
-    return {**found, f"{ASKED}dead show": shown}
+    return found
 
 
 LOOKS: Final = {
@@ -216,7 +228,6 @@ LOOKS: Final = {
     "deliveries, as JSON": ("deliveries", "--json"),
     "log": ("log",),
     "redrive": ("dead", "redrive", "--all", *PROGRAM),
-    "no such ledger": ("doctor", "--ledger", "postgresql://nobody:" + "nothing@127.0.0.1:9/none"),
 }
 
 
@@ -235,6 +246,7 @@ def _watched(place: Place) -> dict[str, bytes]:
         found |= _by_lambda(place)
         found |= _over_http(place)
         found |= _on_pages(place)
+        found |= _shown_to_who_asks()
     return {**found, "the library's log": log.getvalue().encode(), "printed": printed.getvalue().encode()}
 
 
@@ -333,10 +345,10 @@ def _on_pages(place: Place) -> dict[str, bytes]:
         for path in ("/", "/deliveries", "/dead", "/requests", "/handlers", "/doctor", "/log"):
             found[f"console: {path}"] = person.get(path).body
         keys = sorted(set(re.findall(r"/console/dead/([^\"?/ ]+)", found["console: /dead"].decode())))
-        letters = [key for key in keys if "ob1" in key][:3]
-        found["console: letters"] = b"".join(person.get(f"/dead/{key}").body for key in letters)
-        found["console: events"] = b"".join(person.get(f"/event/{key}").body for key in letters)
-        payloads = [person.submit(f"/dead/{key}/payload").body for key in letters]
+        few = [key for key in keys if "ob1" in key][:3]
+        found["console: letters"] = b"".join(person.get(f"/dead/{key}").body for key in few)
+        found["console: events"] = b"".join(person.get(f"/event/{key}").body for key in few)
+        payloads = [person.submit(f"/dead/{letter}/payload").body for letter in _letters()]
         found[f"{ASKED}payloads on the console"] = b"".join(payloads)
     finally:
         client.close()
@@ -345,4 +357,107 @@ def _on_pages(place: Place) -> dict[str, bytes]:
     return found
 
 
-STEPS: Final = (_commands, _in_process)
+def _letters() -> list[str]:
+    with _bridge() as bridge:
+        return sorted({letter.key for letter in bridge.dead_letters.list()})
+
+
+def _shown_to_who_asks() -> dict[str, bytes]:
+    """Ask for every payload on the command line."""
+    told = [_command("dead", "show", letter) for letter in _letters()]
+    return {f"{ASKED}dead show": b"".join(told)}
+
+
+def _command(*words: str) -> bytes:
+    """Run a command in this process; return what it printed and its exit code."""
+    from oncebridge.cli.app import run
+
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), mock.patch("sys.argv", ["", *words]):
+        code = run()
+    return f"{told.getvalue()}\nexit code {code}\n".encode()
+
+
+def _out_of_reach(place: Place) -> dict[str, bytes]:
+    """Use ledgers that are away, and those that refuse a password, each in a process of its own."""
+    urls = refusing(place.url, place.secret("ledger password"))
+    found: dict[str, bytes] = {}
+    for name, url in urls.items():
+        there = in_child_bytes(lambda url=url: _at(place, url))
+        found |= {f"{name}: {what}": data for what, data in there.items()}
+    return found | in_child_bytes(lambda: {"console that loses its ledger": _console_that_loses_its_ledger(place)})
+
+
+def refusing(url: str, password: str) -> dict[str, str]:
+    """Return URLs with a password that nobody takes: where no server listens, and at the server that is there."""
+    away = {
+        "Redis away": f"redis://default:{password}@127.0.0.1:{NOBODY_LISTENS}/0",
+        "Postgres away": f"postgresql://postgres:{password}@127.0.0.1:{NOBODY_LISTENS}/postgres",
+    }
+    scheme, _, rest = url.partition("://")
+    place = rest.rpartition("@")[2]
+    # The test's own Postgres asks this user alone for a password, and no Redis has made it.
+    refused = {f"{scheme} refuses": f"{scheme}://guarded:{password}@{place}"}
+    return away | (refused if kind_of(url) in ("redis", "postgres") else {})
+
+
+def _at(place: Place, url: str) -> dict[str, bytes]:
+    """Use one that does not work in every way that says so."""
+    os.environ.update(place.environment | {"ONCEBRIDGE_LEDGER": url})
+    log = io.StringIO()
+    logging.basicConfig(stream=log, level=logging.DEBUG, force=True)
+    capture = str(place.capture)
+    commands = {
+        "doctor": ("doctor",), "doctor, as JSON": ("doctor", "--json"), "top": ("top", "--once", "--json"),
+        "process": ("process", capture, "--handler", "prove.private:_dying", "--log-level", "debug"),
+        "process, as JSON": ("process", capture, "--handler", "prove.private:_dying", "--json"),
+        "dead list": ("dead", "list", "--json"), "migrate": ("migrate",),
+    }  # fmt: skip
+    found = {name: _command(*words) for name, words in commands.items()}
+    for name, told in found.items():
+        if told.endswith(b"exit code 0\n"):
+            raise RuntimeError(f"{name} did not notice that its ledger is out of reach")
+    found["traceback"] = _as_raised()
+    return {**found, "log": log.getvalue().encode()}
+
+
+def _as_raised() -> bytes:
+    """Let an error come out of a program as it does where nobody handles it."""
+    try:
+        with _bridge() as bridge:
+            bridge.open()
+    except OncebridgeError as error:
+        return "".join(traceback.format_exception(error)).encode()
+    raise RuntimeError("a ledger that is out of reach was opened")
+
+
+def _console_that_loses_its_ledger(place: Place) -> bytes:
+    """Log in; then the server ends, and the doctor and the first page have to say so."""
+    from console.visiting import Person, Shaped
+    from oncebridge import Bridge
+    from oncebridge.console.wiring import ConsoleApplication
+    from servers.valkey import running_valkey
+    from service.asgi import Client
+
+    os.environ.update(place.environment)
+    with running_valkey(place.folder / "ends") as server:
+        url = _with_password(server.url, place.secret("ledger password"))
+        bridge = Bridge.from_settings(ledger=url)
+        application = ConsoleApplication(bridge)
+        client = Client(Shaped(application))
+        try:
+            person = Person(client)
+            person.login(place.secret("operator's key"))
+            before = person.get("/doctor")
+            server.process.stop()
+            after = [person.get("/doctor"), person.get("/")]
+        finally:
+            client.close()
+            application.close()
+            bridge.close()
+    if before.body == after[0].body:
+        raise RuntimeError("the doctor's page did not notice that its ledger is out of reach")
+    return b"\n".join(b"%d %s" % (answer.status, answer.body) for answer in (before, *after))
+
+
+STEPS: Final = (_commands, _in_process, _out_of_reach)

@@ -3,22 +3,26 @@
 import logging
 
 import pytest
-from prove.canaries import SECRETS, Canary, found_in, make_canaries, stored, written_as
+from prove import private
+from prove.canaries import PERSONAL, SECRETS, Canary, deliveries, found_in, make_canaries, stored, written_as
 from prove.outcome import Options
 from prove.parts import canaries as part
 from prove.parts.canaries import Place, canaries, judged
+from prove.places import place_of
 
 from oncebridge import Bridge
 
 SEED = 20
+#: One of each kind, and one alone beside the secrets.
+EACH, FEW = len(SECRETS) + len(PERSONAL), len(SECRETS) + 1
 
 
 @pytest.fixture
 def look(tmp_path):
     """Return what looks for canaries in all that one process writes."""
 
-    def find():
-        found = make_canaries(SEED, 20)
+    def find(number=FEW):
+        found = make_canaries(SEED, number)
         with part._receiver() as (port, received):
             place = Place(tmp_path, f"sqlite:///{tmp_path}/once.db", found, port)
             surfaces = part._in_process(place)
@@ -30,7 +34,7 @@ def look(tmp_path):
 
 def test_no_canary_is_seen_but_where_it_is_asked_for(look):
     """Each is found where it may be, so that the search can find them, and nowhere else."""
-    outcome = look()
+    outcome = look(EACH)
     assert outcome.broken == {}, "\n".join(outcome.history)
     assert outcome.held
 
@@ -55,7 +59,35 @@ def test_a_log_line_with_a_payload_is_caught(look, monkeypatch):
 def test_a_program_that_keeps_nothing_is_no_proof(look, monkeypatch):
     """Where nothing was processed nothing can be seen: the letters must hold every canary."""
     monkeypatch.setattr(part, "deliveries", lambda _: [b"{}"])
-    assert "canaries that never got where they may be" in look().broken
+    assert "phone not in dead letters, where it must be" in look().broken
+
+
+def test_a_canary_that_went_astray_is_missed():
+    """Of all that went in, each must be where it was asked for, or the search there proves nothing."""
+    phone, name = Canary("phone", "+441"), Canary("name", "Wilhelmina")
+    surfaces = {"asked for: dead show": b"+441", "ledger: oncebridge_letter.raw": b"+441 Wilhelmina"}
+    assert judged(surfaces, [phone, name]).broken == {"name not in asked for: dead show, where it must be": 1}
+
+
+def test_a_password_of_a_ledger_that_is_out_of_reach_is_not_shown(tmp_path):
+    """Neither where no server listens, nor where one refuses it, nor once a server is gone: it says so without."""
+    with place_of("redis", tmp_path) as url:
+        canaries = make_canaries(SEED, FEW)
+        surfaces = part._out_of_reach(Place(tmp_path, url, canaries, 1))
+    assert {"Redis away: traceback", "Postgres away: traceback", "redis refuses: traceback"} < set(surfaces)
+    assert found_in(surfaces, canaries) == {}
+
+
+def test_what_redis_keeps_is_read_to_the_last_key(tmp_path):
+    """A payload is in dead letters, where it may be, and its topic where everybody may read it."""
+    (phone,) = [one for one in make_canaries(SEED, FEW) if not one.is_secret]
+    with place_of("redis", tmp_path) as url:
+        with Bridge(url) as bridge:
+            bridge.register("*", private._quoting)
+            bridge.process_many(deliveries([phone]))
+        kept = stored("redis", url)
+    assert set(found_in(kept, [phone])) == {"ledger: letter.raw"}
+    assert b"v2.detail.events.conversation" in kept["ledger: open"]
 
 
 @pytest.mark.parametrize("kind", [*SECRETS, "phone", "transcript", "attribute"])
