@@ -14,8 +14,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from prove.canaries import Canary, deliveries, found_in, make_canaries, stored
 from prove.outcome import Options, Outcome
 from prove.places import kind_of, place_of
 from prove.private import VARIABLE
-from prove.round import in_child
+from prove.round import Child, in_child
 
 SECONDS_MAX: Final = 180
 PROGRAM: Final = ("--handler", "prove.private:bridge")
@@ -117,9 +118,16 @@ def _around(data: bytes, canary: Canary) -> list[str]:
     return [f"{canary.kind} {canary.value!r}: ...{data[max(0, at - 150) : at + 80]!r}..."]
 
 
-def in_child_bytes(work: Any) -> dict[str, bytes]:
+def in_child_bytes(work: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
     """Do something in a process of its own that returns bytes by name."""
-    told: dict[str, str] = in_child(lambda: {name: data.decode("latin-1") for name, data in work().items()})
+    return _as_bytes(in_child(partial(_as_text, work)))
+
+
+def _as_text(work: Callable[[], dict[str, bytes]]) -> dict[str, str]:
+    return {name: data.decode("latin-1") for name, data in work().items()}
+
+
+def _as_bytes(told: Mapping[str, str]) -> dict[str, bytes]:
     return {name: text.encode("latin-1") for name, text in told.items()}
 
 
@@ -148,6 +156,11 @@ class Place:
     def secret(self, kind: str) -> str:
         """Return the canary of a kind."""
         return next(canary.value for canary in self.canaries if canary.kind == kind)
+
+    def apart(self, name: str) -> Place:
+        """Return one with files of its own."""
+        (self.folder / name).mkdir()
+        return replace(self, folder=self.folder / name)
 
     @property
     def settings(self) -> Path:
@@ -380,12 +393,13 @@ def _command(*words: str) -> bytes:
 
 def _out_of_reach(place: Place) -> dict[str, bytes]:
     """Use ledgers that are away, and those that refuse a password, each in a process of its own."""
-    urls = refusing(place.url, place.secret("ledger password"))
-    found: dict[str, bytes] = {}
-    for name, url in urls.items():
-        there = in_child_bytes(lambda url=url: _at(place, url))
-        found |= {f"{name}: {what}": data for what, data in there.items()}
-    return found | in_child_bytes(lambda: {"console that loses its ledger": _console_that_loses_its_ledger(place)})
+    password = place.secret("ledger password")
+    works = {name: partial(_at, place.apart(name), url) for name, url in refusing(place.url, password).items()}
+    works["console"] = partial(_console_that_loses_its_ledger, place.apart("console"))
+    children = {name: Child(partial(_as_text, work)) for name, work in works.items()}
+    return {
+        f"{name}: {what}": data for name, child in children.items() for what, data in _as_bytes(child.answer()).items()
+    }
 
 
 def refusing(url: str, password: str) -> dict[str, str]:
@@ -431,7 +445,7 @@ def _as_raised() -> bytes:
     raise RuntimeError("a ledger that is out of reach was opened")
 
 
-def _console_that_loses_its_ledger(place: Place) -> bytes:
+def _console_that_loses_its_ledger(place: Place) -> dict[str, bytes]:
     """Log in; then the server ends, and the doctor and the first page have to say so."""
     from console.visiting import Person, Shaped
     from oncebridge import Bridge
@@ -457,7 +471,7 @@ def _console_that_loses_its_ledger(place: Place) -> bytes:
             bridge.close()
     if before.body == after[0].body:
         raise RuntimeError("the doctor's page did not notice that its ledger is out of reach")
-    return b"\n".join(b"%d %s" % (answer.status, answer.body) for answer in (before, *after))
+    return {"pages": b"\n".join(answer.body for answer in (before, *after))}
 
 
 STEPS: Final = (_commands, _in_process, _out_of_reach)

@@ -49,7 +49,7 @@ def fuzz(options: Options) -> Outcome:
     """Give each target its share, with as many processes as there are cores."""
     outcome, end = Outcome(), time.monotonic() + options.seconds
     waiting, running = deque(chunks(options.amount)), list[Chunk]()
-    while waiting or running:
+    while running or (waiting and time.monotonic() < end):
         while waiting and len(running) < len(os.sched_getaffinity(0)):
             running.append(Chunk(*waiting.popleft(), options, end))
         ready, _, _ = select.select(running, [], [])

@@ -3,7 +3,6 @@
 import logging
 
 import pytest
-from prove import private
 from prove.canaries import PERSONAL, SECRETS, Canary, deliveries, found_in, make_canaries, stored, written_as
 from prove.outcome import Options
 from prove.parts import canaries as part
@@ -11,6 +10,7 @@ from prove.parts.canaries import Place, canaries, judged
 from prove.places import place_of
 
 from oncebridge import Bridge
+from prove import private
 
 SEED = 20
 #: One of each kind, and one alone beside the secrets.
@@ -56,17 +56,15 @@ def test_a_log_line_with_a_payload_is_caught(look, monkeypatch):
     assert "phone in the library's log" in look().broken
 
 
-def test_a_program_that_keeps_nothing_is_no_proof(look, monkeypatch):
-    """Where nothing was processed nothing can be seen: the letters must hold every canary."""
-    monkeypatch.setattr(part, "deliveries", lambda _: [b"{}"])
-    assert "phone not in dead letters, where it must be" in look().broken
-
-
 def test_a_canary_that_went_astray_is_missed():
     """Of all that went in, each must be where it was asked for, or the search there proves nothing."""
     phone, name = Canary("phone", "+441"), Canary("name", "Wilhelmina")
-    surfaces = {"asked for: dead show": b"+441", "ledger: oncebridge_letter.raw": b"+441 Wilhelmina"}
-    assert judged(surfaces, [phone, name]).broken == {"name not in asked for: dead show, where it must be": 1}
+    surfaces = {"asked for: dead show": b"+441", "ledger: oncebridge_letter.raw": b"Wilhelmina"}
+    assert judged(surfaces, [phone, name]).broken == {
+        "name not in asked for: dead show, where it must be": 1,
+        "phone not in dead letters, where it must be": 1,
+    }
+    assert len(judged({}, [phone, name]).broken) == 2
 
 
 def test_a_password_of_a_ledger_that_is_out_of_reach_is_not_shown(tmp_path):
