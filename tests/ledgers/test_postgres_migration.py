@@ -2,7 +2,8 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
+from hashlib import sha256
 from pathlib import Path
 
 import psycopg
@@ -11,7 +12,8 @@ import pytest
 from ledgers.on_postgres import new_schema, run, schema_of
 from oncebridge.claim import Letter, Outcome, Status, Verdict, newest_of
 from oncebridge.errors import LedgerRefused
-from oncebridge.ledgers.postgres import from_schema_1
+from oncebridge.ledgers.findings import Level
+from oncebridge.ledgers.postgres import from_schema_1, migration
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
 from oncebridge.ledgers.postgres.wire import day_of
 from oncebridge.ledgers.protocol import Query
@@ -99,13 +101,24 @@ def url(postgres, request):
 
 
 @pytest.fixture
-def stage(url):
-    """Return short words for a worker of today."""
-    stage = LedgerStage()
-    stage.real_time = True
-    stage.set_up(lambda clock: PostgresLedger(url, clock))
-    yield stage
-    stage.tear_down()
+def stage_of():
+    """Return what makes short words for a worker of today."""
+    with ExitStack() as ends:
+
+        def make(url):
+            stage = LedgerStage()
+            stage.real_time = True
+            stage.set_up(lambda clock: PostgresLedger(url, clock))
+            ends.callback(stage.tear_down)
+            return stage
+
+        yield make
+
+
+@pytest.fixture
+def stage(url, stage_of):
+    """Return short words for a worker of today, on the ledger of schema 1."""
+    return stage_of(url)
 
 
 @pytest.fixture
@@ -255,6 +268,45 @@ def test_schema_1_is_refused_with_the_command_that_helps(url, first):
     """A worker of today does not touch tables of schema 1, and says how to bring them up to date."""
     with pytest.raises(LedgerRefused, match=r"older Oncebridge \(schema 1.*oncebridge migrate --ledger"):
         PostgresLedger(url).open(None)
+
+
+def forget_functions(url):
+    """Leave the ledger as a program left it that numbered no functions: with one that grants nothing."""
+    schema = schema_of(url)
+    run(url, f"DELETE FROM {schema}.meta WHERE name = 'functions'")
+    run(url, f"DROP FUNCTION {schema}.look_at")
+    return schema
+
+
+def test_functions_that_were_mended_are_brought_to_a_ledger_of_this_schema(postgres, stage_of):
+    """A ledger with functions of an older program is found by doctor, and is as good as new after `migrate`."""
+    with new_schema(postgres) as url:
+        forget_functions(url)
+        stage = stage_of(url)
+        found = {finding.subject: finding for finding in stage.ledger.examine()}["functions"]
+        assert found.level is Level.WRONG
+        assert "oncebridge migrate" in found.fix
+        stage.unopened().migrate()
+        assert stage.verdict(stage.fact("first")) is Verdict.FRESH
+        assert {finding.subject: finding.level for finding in stage.ledger.examine()}["functions"] is Level.GOOD
+
+
+def test_functions_of_a_newer_program_are_left_alone(postgres, stage_of, monkeypatch):
+    """An older program that migrates beside a newer one does not take its functions back."""
+    with new_schema(postgres) as url:
+        schema = forget_functions(url)
+        monkeypatch.setattr(migration, "FUNCTIONS_VERSION", 1)
+        stage_of(url).unopened().migrate()
+        assert (
+            run(url, "SELECT 1 FROM pg_proc WHERE proname = 'look_at' AND pronamespace = %s::regnamespace", schema)
+            == []
+        )
+
+
+def test_changed_functions_have_a_new_number():
+    """Whoever changes these scripts raises `FUNCTIONS_VERSION`, and writes their digest here."""
+    scripts = "".join(migration._script(name, "schema") for name in migration.FUNCTIONS)
+    assert (migration.FUNCTIONS_VERSION, sha256(scripts.encode()).hexdigest()[:16]) == (2, "09c68b838929ecf6")
 
 
 def test_it_is_all_or_nothing(url, first, stage, monkeypatch):

@@ -28,7 +28,7 @@ from oncebridge.errors import ClaimLost, ConfigurationError, LedgerRefused, Ledg
 from oncebridge.identity import Moment
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.findings import Level
-from oncebridge.ledgers.postgres import examine, troubles
+from oncebridge.ledgers.postgres import examine, migration, troubles
 from oncebridge.ledgers.postgres.address import Address
 from oncebridge.ledgers.postgres.ledger import PostgresLedger
 from oncebridge.testing.clock import SkewedClock
@@ -416,6 +416,8 @@ class Looked:
 
     def ask(self, statement):
         """Return it."""
+        if "'functions'" in statement:
+            return [(str(migration.FUNCTIONS_VERSION).encode(),)]
         return [tuple(getattr(self.seen, name) for name in self.seen.__struct_fields__)]
 
 
@@ -467,7 +469,8 @@ def test_a_real_server_is_examined(url, ledger):
     """Everything is looked at on a real server, and what is wrong with it is told with a fix."""
     found = {finding.subject: finding for finding in ledger.examine()}
     assert list(found) == [
-        "version", "role", "disk", "commit", "replication", "isolation", "idle transactions", "clock", "partitions",
+        "version", "functions", "role", "disk", "commit", "replication", "isolation", "idle transactions", "clock",
+        "partitions",
     ]  # fmt: skip
     (fsync,) = run(url, "SHOW fsync")
     assert (found["disk"].level is Level.GOOD) == (fsync == ("on",))

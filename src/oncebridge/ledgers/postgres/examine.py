@@ -8,6 +8,7 @@ import msgspec
 
 from oncebridge.ledgers import DAY_US
 from oncebridge.ledgers.findings import Finding, clocks, good, warning, wrong
+from oncebridge.ledgers.postgres.migration import FUNCTIONS_VERSION, found_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,7 @@ def examine(connection: LedgerConnection, schema: str, clock: Clock, retention_u
     after_us = clock.now_us()
     seen = Seen(*row)
     yield _version(seen)
+    yield _functions(found_functions(connection, schema))
     yield _role(seen)
     yield from _durability(seen)
     yield _replication(seen)
@@ -77,6 +79,17 @@ def _version(seen: Seen) -> Finding:
             weakens="an index that was damaged while it was built may hide events",
         )
     return good("version", found)
+
+
+def _functions(found: int) -> Finding:
+    if found < FUNCTIONS_VERSION:
+        return wrong(
+            "functions",
+            f"those in the database are of an older Oncebridge ({found}, and this one has {FUNCTIONS_VERSION})",
+            "run oncebridge migrate, also while workers run",
+            weakens="a mistake that was mended since may still be made",
+        )
+    return good("functions", "up to date")
 
 
 def _role(seen: Seen) -> Finding:

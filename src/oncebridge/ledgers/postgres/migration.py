@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from oncebridge.ledgers.postgres.connections import LedgerConnection
 
 SCHEMA_VERSION: Final = 2
+#: Raised with every change of these scripts, so that `migrate` brings the functions of a ledger up to date, and an
+#: older program does not take them back.
+FUNCTIONS_VERSION: Final = 2
+FUNCTIONS: Final = ("claim", "settle", "places")
 DAYS_BEHIND: Final = 4  # Genesys retries a delivery for this long
 DAYS_AHEAD: Final = 2
 _THEN: Final = "-- then, once all data is written:"
@@ -46,6 +50,12 @@ def found_version(connection: LedgerConnection, schema: str) -> int:
         return 0
     rows = connection.ask(f"SELECT value FROM {schema}.meta WHERE name = 'schema'")  # nosec B608 # a checked name
     return int(rows[0][0]) if rows else 0
+
+
+def found_functions(connection: LedgerConnection, schema: str) -> int:
+    """Return the number of the existing functions; the first ones had none."""
+    rows = connection.ask(f"SELECT value FROM {schema}.meta WHERE name = 'functions'")  # nosec B608 # a checked name
+    return int(rows[0][0]) if rows else 1
 
 
 def check_version(found: int, address: Address) -> None:
@@ -78,6 +88,8 @@ def migrate(connection: LedgerConnection, address: Address) -> None:
             _refuse_newer(found, address)
             if found < SCHEMA_VERSION:
                 _bring_up(connection, schema, found)
+            elif found_functions(connection, schema) < FUNCTIONS_VERSION:
+                _make_functions(connection, schema)
             # Without a version of its own: workers do without notes, so old and new ones may share a ledger.
             ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.note"])
             if not there:
@@ -118,11 +130,20 @@ def _bring_up(connection: LedgerConnection, schema: str, found: int) -> None:
         if not there:  # a user without the right to create one can have it created
             connection.execute(f"CREATE SCHEMA {schema}")
         connection.execute(_script("schema", schema))
-    for script in ("claim", "settle", "places"):
+    _make_functions(connection, schema)
+    _note_version(connection, schema, "schema", SCHEMA_VERSION)
+
+
+def _make_functions(connection: LedgerConnection, schema: str) -> None:
+    for script in FUNCTIONS:
         connection.execute(_script(script, schema))
+    _note_version(connection, schema, "functions", FUNCTIONS_VERSION)
+
+
+def _note_version(connection: LedgerConnection, schema: str, name: str, version: int) -> None:
     connection.execute(
-        f"INSERT INTO {schema}.meta VALUES ('schema', %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",  # nosec B608
-        [str(SCHEMA_VERSION).encode()],
+        f"INSERT INTO {schema}.meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",  # nosec B608
+        [name, str(version).encode()],
     )
 
 
