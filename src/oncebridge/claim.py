@@ -18,6 +18,8 @@ from oncebridge.discreet import Discreet
 from oncebridge.identity import Moment
 
 AHEAD_US_MAX: Final = 10 * 60 * 1_000_000  # a stamp further ahead of the ledger's clock is not believed
+MARK_BYTES: Final = 4  # of a mark of attendance
+MARKS_MAX: Final = 1000  # marks that a ledger keeps of one conversation: more would cost more than they tell
 VERSIONS_BEHIND_MAX: Final = 1000  # further apart, two versions cannot be compared: one of them may be made up
 
 
@@ -94,6 +96,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     #: Whether this is a dead letter tried again; `force` then skips echo and stale.
     redrive: bool = False
     force: bool = False
+    #: What a ledger that keeps attendance adds to the conversation, once the event has ended: `MARK_BYTES`, or none.
+    mark: bytes = b""
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
@@ -164,6 +168,20 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     data: bytes = b""
     #: For a state: whether it is the last of its chain. Only that one frees the entity.
     frees: bool = True
+
+
+def attended(settlement: Settlement) -> tuple[bytes, bytes] | None:
+    """Return the conversation and the mark that the end of a claim adds to its attendance; None: it adds nothing.
+
+    An event came when it needs no further delivery, so one that is to be tried again has not come yet.
+    """
+    ask = settlement.claim.ask
+    if not ask.mark or ask.conversation is None or settlement.outcome not in _CAME:
+        return None
+    return ask.conversation, ask.mark
+
+
+_CAME: Final = frozenset({Outcome.DONE, Outcome.ECHO, Outcome.STALE, Outcome.DEAD})
 
 
 class Newest(Discreet, msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):

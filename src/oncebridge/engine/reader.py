@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from oncebridge.attendance import mark_of
 from oncebridge.claim import Ask, Verdict
 from oncebridge.engine.task import Delivery, Task, unhandled
 from oncebridge.engine.unhandled import DEAD, REASON
@@ -46,6 +47,7 @@ class Reader:
         self._reshape = settings.reshape
         self._orgs = frozenset(settings.allowed_orgs)
         self._sources = settings.allowed_sources
+        self._keeps_attendance = settings.attendance
         self._keeps_unhandled = settings.unhandled == DEAD
         self._is_shadow = settings.shadow
         self._on_unhandled = on_unhandled
@@ -124,6 +126,7 @@ class Reader:
             identity.shared_ms,
             conversation=identity.conversation,
             user=identity.user,
+            mark=mark_of(event, identity.key, self._secret) if self._keeps_attendance else b"",
         )
         return ask, named_event(event, identity)
 

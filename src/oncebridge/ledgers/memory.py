@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from oncebridge import forks
-from oncebridge.claim import SETTLED, Status, read_newest
+from oncebridge.claim import SETTLED, Status, attended, read_newest
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ClaimLost, LedgerRefused
 from oncebridge.ledgers.findings import Finding, wrong
 from oncebridge.ledgers.grants import Call, Seen, claim_chain, claim_fact, extend_claim, settle_claim
 from oncebridge.ledgers.loan import Loan
+from oncebridge.ledgers.marks import with_marks
 from oncebridge.ledgers.memory_notes import MemoryNotes
 from oncebridge.ledgers.pages import found_of, most_frequent, page_of, page_size, position_of, read_position
 from oncebridge.ledgers.protocol import Entry, LetterGroup, LetterGroups, LetterPage, Query, longest_unchanged
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from oncebridge.claim import Answer, Ask, Claim, Letter, Settlement
     from oncebridge.ledgers.grants import Entity, Kept, Record
     from oncebridge.ledgers.memory_tables import MemoryTables
-    from oncebridge.ledgers.protocol import Found
+    from oncebridge.ledgers.protocol import Attendance, Found
 
 
 class Changes:
@@ -43,6 +44,8 @@ class Changes:
         """Change nothing yet."""
         self.records: dict[tuple[bytes, str], tuple[Ask, Record, Letter | None]] = {}
         self.entities: dict[bytes, Entity] = {}
+        #: Marks of attendance, each with its conversation.
+        self.came: list[tuple[bytes, bytes]] = []
 
     def add(self, ask: Ask, kept: Kept, letter: Letter | None = None) -> None:
         """Add the changes of one claim."""
@@ -65,6 +68,7 @@ class MemoryLedger:
         self.records: dict[tuple[bytes, str], Record] = {}
         self.entities: dict[bytes, Entity] = {}
         self.letters: dict[tuple[bytes, str], Letter] = {}
+        self.attendances: dict[bytes, Attendance] = {}
         self._asks: dict[tuple[bytes, str], Ask] = {}
         self._unwritten: Changes | None = None
         self._tables: MemoryTables | None = None
@@ -168,6 +172,9 @@ class MemoryLedger:
             entity = changes.entities.get(ask.entity) or self.entities.get(ask.entity)
         kept = settle_claim(settlement, self.records.get((ask.key, ask.handler)), entity, now_us)
         changes.add(ask, kept, settlement.letter)
+        came = attended(settlement)
+        if came is not None and kept.record is not None:
+            changes.came.append(came)
         return kept.ok
 
     def transaction(self, settlement: Settlement) -> Loan[sqlite3.Connection]:
@@ -229,6 +236,9 @@ class MemoryLedger:
             elif self.letters and not record.letter:
                 self.letters.pop(at, None)
         self.entities.update(changes.entities)
+        for conversation, mark in changes.came:
+            before = self.attendances.get(conversation)
+            self.attendances[conversation] = with_marks(before, [mark], self._clock.now_us())
         self._unwritten = None
 
     def _commit(self, commit: Callable[[], None]) -> None:
@@ -251,6 +261,12 @@ class MemoryLedger:
                     found[key][handler] = record
             now_us = self._clock.now_us()
             return [Seen(found[ask.key], self.entities.get(ask.entity or b""), now_us) for ask in asks]
+
+    def attendance(self, conversations: Sequence[bytes], *, since_us: int = 0) -> list[Attendance | None]:  # noqa: ARG002
+        """Look conversations up."""
+        with self._lock:
+            self._finish_writing()
+            return [self.attendances.get(conversation) for conversation in conversations]
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's records, with the content of dead letters."""
@@ -356,4 +372,5 @@ class MemoryLedger:
             for key, entity in list(self.entities.items()):
                 if entity.changed_us < before_us and not entity.lease_until_us:
                     del self.entities[key]
+            self.attendances = {key: one for key, one in self.attendances.items() if one.last_us >= before_us}
             return len(old)

@@ -239,6 +239,31 @@ class ShowsRecords(Protocol):
         ...
 
 
+class Attendance(msgspec.Struct, frozen=True):
+    """What a ledger keeps of one conversation: which marks came, and when by its own clock."""
+
+    #: Different marks, `MARK_BYTES` each, in the order of their bytes, and joined; at most `MARKS_MAX` of them.
+    marks: bytes
+    first_us: int
+    last_us: int
+
+
+@runtime_checkable
+class KeepsAttendance(Protocol):
+    """A ledger that keeps which marks came of each conversation.
+
+    A settle that is in force adds what `oncebridge.claim.attended` says of it, in the same call and as one with it. A
+    mark that is there already changes nothing, so repeats and several handlers count once.
+    """
+
+    def attendance(self, conversations: Sequence[bytes], *, since_us: int = 0) -> list[Attendance | None]:
+        """Return what came of each conversation, by its digest, in order; None where nothing did.
+
+        What came before `since_us`, by the ledger's clock, may be left out.
+        """
+        ...
+
+
 @runtime_checkable
 class Examines(Protocol):
     """A ledger that can examine its own server. It is open at that time."""

@@ -11,12 +11,15 @@ import hmac
 from typing import Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from oncebridge.claim import Ask, Chain, Claim
 from oncebridge.identity import Moment, digest
 from oncebridge.sources.remote_claims import RemoteClaim
 
 VERSION: Final = 2
+#: With a mark of attendance: only where attendance is kept, so that elsewhere earlier workers read these texts too.
+VERSION_WITH_MARK: Final = 3
 MAC_BYTES: Final = 16
 
 
@@ -51,8 +54,17 @@ class _Claim2(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
     now_us: int
 
 
+class _Claim3(_Claim2, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """The content of a text, version 3."""
+
+    mark: bytes
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Claim2).decode
+_DECODERS: Final = {
+    VERSION: msgspec.msgpack.Decoder(_Claim2).decode,
+    VERSION_WITH_MARK: msgspec.msgpack.Decoder(_Claim3).decode,
+}
 
 
 def sign_claim(secret: bytes, lent: RemoteClaim) -> str:
@@ -86,7 +98,10 @@ def sign_claim(secret: bytes, lent: RemoteClaim) -> str:
         ran_out=chain.ran_out,
         now_us=chain.now_us,
     )
-    data = bytes([VERSION]) + _encode(held)
+    version = VERSION
+    if ask.mark:
+        version, held = VERSION_WITH_MARK, _Claim3(**asdict(held), mark=ask.mark)
+    data = bytes([version]) + _encode(held)
     return base64.urlsafe_b64encode(_mac(secret, data) + data).rstrip(b"=").decode()
 
 
@@ -99,9 +114,9 @@ def verify_claim(secret: bytes, text: str) -> RemoteClaim:
     mac, data = signed[:MAC_BYTES], signed[MAC_BYTES:]
     if not data or not hmac.compare_digest(mac, _mac(secret, data)):
         raise ValueError(_NOT_OURS)
-    if data[0] != VERSION:
+    if data[0] not in _DECODERS:
         raise ValueError("comes from another version of this service; let the claim run out, and claim again")
-    return _lent(_decode(data[1:]))
+    return _lent(_DECODERS[data[0]](data[1:]))
 
 
 _NOT_OURS: Final = "is not a claim of this ledger, or was cut or changed; send it exactly as it was answered"
@@ -127,6 +142,7 @@ def _lent(held: _Claim2) -> RemoteClaim:
         shared_ms=held.shared_ms,
         conversation=held.conversation,
         user=held.user,
+        mark=held.mark if isinstance(held, _Claim3) else b"",
     )
     chain = Chain(held.top, held.data, held.ran_out, held.now_us) if held.top else None
     claim = Claim(ask, held.token, held.attempt, chain)

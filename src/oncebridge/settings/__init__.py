@@ -164,6 +164,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "`top`; nothing of a payload is in it. Without it a worker heeds no pause and takes no request"
         ),
     ] = True
+    attendance: Annotated[
+        bool,
+        Meta(
+            description="whether the ledger keeps, for `reconcile`, which events of each conversation came: some 40 "
+            "bytes for a call, written with the ends of its events"
+        ),
+    ] = False
     log_errors: Annotated[
         bool,
         Meta(

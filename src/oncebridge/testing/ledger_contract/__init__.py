@@ -30,12 +30,14 @@ _PARTS = [
         "letters",
         "notes",
         "pages",
+        "attendance",
         "transactions",
         "races",
     )
 ]
 pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modules))
 
+from oncebridge.testing.ledger_contract.attendance import AttendanceRules  # noqa: E402
 from oncebridge.testing.ledger_contract.chains import ChainRules, HoldRules  # noqa: E402
 from oncebridge.testing.ledger_contract.claims import AttemptRules, LateRules, RepeatRules, TokenRules  # noqa: E402
 from oncebridge.testing.ledger_contract.letters import (  # noqa: E402
@@ -77,6 +79,7 @@ class LedgerContract(
     SecretRules,
     NoteRules,
     PageRules,
+    AttendanceRules,
     TransactionRules,
     RaceRules,
     SkewRules,
