@@ -30,6 +30,7 @@ from oncebridge.ledgers.loan import Loan
 from oncebridge.ledgers.protocol import Entry
 from oncebridge.ledgers.secret import CHECK, SECRET, agreed, first_kept
 from oncebridge.ledgers.sqlite import pages
+from oncebridge.ledgers.sqlite.attendance import forget_attendance, read_attendance
 from oncebridge.ledgers.sqlite.connections import Connections, refuse_inherited, together
 from oncebridge.ledgers.sqlite.examine import examine
 from oncebridge.ledgers.sqlite.lent import Lent
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.grants import Seen
-    from oncebridge.ledgers.protocol import Found, LetterGroups, LetterPage, Query
+    from oncebridge.ledgers.protocol import Attendance, Found, LetterGroups, LetterPage, Query
 
 T = TypeVar("T")
 
@@ -303,6 +304,10 @@ class SQLiteLedger:
         """Read the rows of events and entities, without the write lock."""
         return self._read(lambda db: look_rows(db, asks, self._clock.now_us()))
 
+    def attendance(self, conversations: Sequence[bytes], *, since_us: int = 0) -> list[Attendance | None]:  # noqa: ARG002
+        """Read the rows of conversations."""
+        return self._read(lambda db: read_attendance(db, conversations))
+
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's rows, with the content of dead letters."""
         return self._entries("WHERE event.key = ?", [key], letter="letter.raw, coalesce(letter.detail, '')")
@@ -363,6 +368,7 @@ class SQLiteLedger:
                 break
         resting = "DELETE FROM oncebridge_entity WHERE changed_us < ? AND lease_until_us = 0"
         self._write(lambda db: db.execute(resting, (before_us,)))
+        self._write(lambda db: forget_attendance(db, before_us))
         return forgotten
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import astuple
 
 from oncebridge.claim import Outcome, Status
 from oncebridge.ledgers.grants import Entity, Record, Seen, claim_chain, claim_fact, extend_claim, settle_claim
+from oncebridge.ledgers.sqlite.attendance import write_marks
 
 if TYPE_CHECKING:
     import sqlite3
@@ -219,6 +220,7 @@ def settle_rows(db: sqlite3.Connection, settlements: Sequence[Settlement], now_u
         db.execute("SAVEPOINT usual")
         if _settle_usual(db, settlements, now_us):
             db.execute("RELEASE usual")
+            write_marks(db, settlements, now_us)
             return [True] * len(settlements)
         db.execute("ROLLBACK TO usual")
         db.execute("RELEASE usual")
@@ -262,6 +264,7 @@ def _settle(db: sqlite3.Connection, settlements: Sequence[Settlement], now_us: i
         rows.change(ask, one.record, one.entity, settlement.letter)
         kept.append(one)
     rows.write()
+    write_marks(db, [one for one, end in zip(settlements, kept, strict=True) if end.record is not None], now_us)
     return kept
 
 
