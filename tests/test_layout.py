@@ -53,6 +53,7 @@ ORDER = [
     "engine.limits",
     "engine.unhandled",
     "engine.task",
+    "engine.attending",
     "engine.waiting",
     "engine.batch_order",
     "engine.joining",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from oncebridge.claim import Answer, Outcome, Verdict, judge, newest_of
+from oncebridge.engine.attending import attending
 from oncebridge.engine.batch_order import BatchOrder, chains, give_up, is_busy, waves
 from oncebridge.engine.claimer import Claimer, LeaseExtender
 from oncebridge.engine.completer import BatchCompleter, SettleTime
@@ -101,6 +102,7 @@ class Flow:
         self.breaker = breaker
         self.stopping = stopping
         self._settings = settings
+        self._attending = attending(ledger, clock, settings)
         self.telemetry = telemetry
         self._lease_us = int(settings.lease_seconds * 1_000_000)
         timeout_us = int(settings.handler_timeout_seconds * 1_000_000)
@@ -470,6 +472,8 @@ class Flow:
         """Give tasks their results, once their claims are settled."""
         if self.on_settled is not None:
             self.on_settled(settled)
+        if self._attending is not None:
+            self._attending.note(settled)
         for task, ok in settled:
             ended = task.ended
             assert ended is not None
