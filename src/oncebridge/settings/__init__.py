@@ -24,6 +24,7 @@ from oncebridge.retry import RetryPolicy
 from oncebridge.settings.console import ConsoleSettings
 from oncebridge.settings.envelope import read_envelope
 from oncebridge.settings.environment import SETTINGS_VARIABLE, describes_service, refuse_unknown
+from oncebridge.settings.genesys import GenesysSettings
 from oncebridge.settings.profiles import read_profile
 from oncebridge.settings.reading import (
     Text,
@@ -192,6 +193,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryPolicy = RetryPolicy()
     serve: ServeSettings = ServeSettings()
     console: ConsoleSettings = ConsoleSettings()
+    genesys: GenesysSettings = GenesysSettings()
     profiles: tuple[Profile, ...] = ()
     sinks: tuple[SinkSettings, ...] = ()
     #: Turns what an input transformer made of an envelope back into one.
@@ -262,12 +264,14 @@ VARIABLES: Final = {
     "retry": "ONCEBRIDGE_RETRY_",
     "serve": "ONCEBRIDGE_SERVE_",
     "console": "ONCEBRIDGE_CONSOLE_",
+    "genesys": "ONCEBRIDGE_GENESYS_",
 }
 #: The same tables, by what they are read into; no two have a setting of the same name.
 _TABLE_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "retry": RetryPolicy,
     "serve": ServeSettings,
     "console": ConsoleSettings,
+    "genesys": GenesysSettings,
 }
 _TABLES: Final = (*_TABLE_TYPES, "topics", "sinks", "envelope")
 #: Settings that only a program can give ready-made.

@@ -57,10 +57,12 @@ class Answer(NamedTuple):
 
     status: int
     retry_after: str | None
+    #: Only where it was asked for.
+    body: bytes = b""
 
 
 class Exchanges:
-    """Posts to one endpoint; may be used from several threads at once."""
+    """Posts to one endpoint, or asks its host; may be used from several threads at once."""
 
     def __init__(self, endpoint: Endpoint, clock: Clock, *, timeout_seconds: float, private_addresses: bool) -> None:
         """Take where to post, and how long one exchange may take as a whole. Nothing is connected yet."""
@@ -82,12 +84,21 @@ class Exchanges:
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Post one body and return the answer, or raise in which way there was none."""
+        return self._exchange("POST", self._endpoint.target, body, headers, 0)
+
+    def ask(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], body_max: int) -> Answer:
+        """Ask for another target of the same host; return the answer with its whole body, which may be so long."""
+        return self._exchange(method, target, body, headers, body_max)
+
+    def _exchange(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], body_max: int
+    ) -> Answer:
         deadline = _Deadline(self._clock, self._seconds)
         before = _DEADLINE.set(deadline)
         try:
             response = self._pool.urlopen(
-                "POST",
-                self._endpoint.target,
+                method,
+                target,
                 body=body,
                 headers=headers,
                 retries=False,
@@ -96,12 +107,25 @@ class Exchanges:
                 preload_content=False,
                 decode_content=False,
             )
+            said = self._whole_body(response, body_max) if body_max else b""
             _let_go(response)
-            return Answer(response.status, response.headers.get("Retry-After"))
+            return Answer(response.status, response.headers.get("Retry-After"), said)
         except HTTPError as error:
             raise self._no_answer(error) from None  # its words may quote a receiver that echoes what it was sent
         finally:
             _DEADLINE.reset(before)
+
+    def _whole_body(self, response: Any, body_max: int) -> bytes:
+        """Read a body to its end; one that is cut off, or too long, is no answer."""
+        try:
+            said: bytes = response.read(body_max + 1)
+            if len(said) <= body_max:
+                return said
+        except BaseException:
+            response.close()
+            raise
+        response.close()
+        raise AnswerLost(f"{self._endpoint} answered more than {body_max:,} bytes")
 
     def close(self) -> None:
         """Close idle connections; the next exchange connects anew."""

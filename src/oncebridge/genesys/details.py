@@ -1,0 +1,168 @@
+"""Conversations of a time from Genesys' analytics: by query what is recent, by job what is old."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from oncebridge.genesys.api import GenesysUnavailable, NotThere, Rejected
+from oncebridge.genesys.conversations import AnswerUnreadable, Page, iso, milliseconds, read_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Protocol
+
+    from oncebridge.genesys.api import GenesysAPI
+    from oncebridge.genesys.conversations import Conversation
+
+    class Pages(Protocol):
+        """Yields conversations of a time, page by page; some of them may come twice."""
+
+        def __call__(self, api: GenesysAPI, from_ms: int, until_ms: int) -> Iterator[list[Conversation]]:
+            """Yield them."""
+            ...
+
+
+QUERY: Final = "/api/v2/analytics/conversations/details/query"
+JOBS: Final = "/api/v2/analytics/conversations/details/jobs"
+PAGE: Final = 100
+JOB_PAGE: Final = 1000
+#: A query with more hits is split: far pages are slow, and move more.
+HITS_MAX: Final = 10_000
+SHORTEST_MS: Final = 60_000
+#: How often a time is read again because its pages moved.
+READINGS_MAX: Final = 5
+JOBS_MAX: Final = 3
+POLL_SECONDS: Final = (1.0, 2.0, 3.0, 5.0, 8.0, 15.0)
+POLLS_MAX: Final = 240
+_OVER: Final = frozenset({"FAILED", "CANCELLED", "EXPIRED"})
+
+
+class _Available(msgspec.Struct):
+    dataAvailabilityDate: str  # noqa: N815 - Genesys' names, here and below
+
+
+class _Job(msgspec.Struct):
+    jobId: str  # noqa: N815
+
+
+class _State(msgspec.Struct):
+    state: str
+
+
+_available = msgspec.json.Decoder(_Available).decode
+_job = msgspec.json.Decoder(_Job).decode
+_state = msgspec.json.Decoder(_State).decode
+
+
+class JobEnded(Exception):
+    """A job ended without its results, or they are gone."""
+
+
+def watermark_ms(api: GenesysAPI) -> int:
+    """Return the time up to which Genesys' own data is complete."""
+    return api.get(f"{JOBS}/availability", _read_watermark)
+
+
+def _read_watermark(answer: bytes) -> int:
+    time = milliseconds(_read(_available, answer).dataAvailabilityDate)
+    if time is None:
+        raise AnswerUnreadable("Genesys does not say up to when its data is complete")
+    return time
+
+
+def _read(decode: Any, answer: bytes) -> Any:
+    try:
+        return decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise AnswerUnreadable("an answer of Genesys cannot be read") from None
+
+
+def _question(from_ms: int, until_ms: int) -> dict[str, Any]:
+    return {
+        "interval": f"{iso(from_ms, 'milliseconds')}/{iso(until_ms, 'milliseconds')}",
+        "order": "asc",
+        "orderBy": "conversationStart",
+    }
+
+
+# --- by query ----------------------------------------------------------------------------------------------------
+
+
+def by_query(
+    api: GenesysAPI, from_ms: int, until_ms: int, *, conversation: str | None = None
+) -> Iterator[list[Conversation]]:
+    """Read page after page, and all of them again if they moved meanwhile: some may have been passed over."""
+    first = _page(api, from_ms, until_ms, 1, conversation)
+    if (first.total or 0) > HITS_MAX and until_ms - from_ms >= 2 * SHORTEST_MS:
+        middle_ms = from_ms + (until_ms - from_ms) // (2 * SHORTEST_MS) * SHORTEST_MS
+        yield from by_query(api, from_ms, middle_ms, conversation=conversation)
+        yield from by_query(api, middle_ms, until_ms, conversation=conversation)
+        return
+    known: set[str] = set()
+    page = first
+    for reading in range(READINGS_MAX):
+        before, read, number, total = len(known), 0, 1, first.total or 0
+        while page.conversations:
+            total = max(total, page.total or 0)
+            read += len(page.conversations)
+            known.update(one.id for one in page.conversations)
+            yield page.conversations
+            number += 1
+            page = _page(api, from_ms, until_ms, number, conversation)
+        if reading == 0 and read == len(known) >= total:
+            return  # nothing twice, and as many as there should be: the pages did not move
+        if reading > 0 and len(known) == before:
+            return
+        page = _page(api, from_ms, until_ms, 1, conversation)
+
+
+def _page(api: GenesysAPI, from_ms: int, until_ms: int, number: int, conversation: str | None) -> Page:
+    question = {**_question(from_ms, until_ms), "paging": {"pageSize": PAGE, "pageNumber": number}}
+    if conversation is not None:
+        is_it = {"type": "dimension", "dimension": "conversationId", "operator": "matches", "value": conversation}
+        question["conversationFilters"] = [{"type": "or", "predicates": [is_it]}]
+    return api.post(QUERY, question, read_page)
+
+
+# --- by job ------------------------------------------------------------------------------------------------------
+
+
+def by_job(api: GenesysAPI, from_ms: int, until_ms: int) -> Iterator[list[Conversation]]:
+    """Have a job look for them, and read its results; one that ends too soon is begun anew."""
+    why = ""
+    for _ in range(JOBS_MAX):
+        try:
+            job = quote(api.post(JOBS, _question(from_ms, until_ms), lambda answer: _read(_job, answer)).jobId, safe="")
+            _await(api, job)
+            yield from _results(api, job)
+        except (JobEnded, NotThere, Rejected) as error:
+            why = str(error)
+        else:
+            return
+    raise GenesysUnavailable(f"Genesys Cloud ended {JOBS_MAX} jobs without their results: {why}")
+
+
+def _await(api: GenesysAPI, job: str) -> None:
+    for poll in range(POLLS_MAX):
+        state = api.get(f"{JOBS}/{job}", lambda answer: _read(_state, answer)).state.upper()
+        if state == "FULFILLED":
+            return
+        if state in _OVER:
+            raise JobEnded(f"a job is {state}")
+        api.wait(POLL_SECONDS[min(poll, len(POLL_SECONDS) - 1)])
+    raise GenesysUnavailable("Genesys Cloud has not finished a job within an hour")
+
+
+def _results(api: GenesysAPI, job: str) -> Iterator[list[Conversation]]:
+    cursor = ""
+    while True:
+        asked = f"{JOBS}/{job}/results?pageSize={JOB_PAGE}" + (f"&cursor={quote(cursor, safe='')}" if cursor else "")
+        page = api.get(asked, read_page)
+        if page.conversations:
+            yield page.conversations
+        if not page.cursor or page.cursor == cursor:
+            return
+        cursor = page.cursor
