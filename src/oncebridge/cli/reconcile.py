@@ -16,8 +16,6 @@ from oncebridge.cli.output import iso_time, progress_bar, results, say, write_ta
 from oncebridge.cli.wiring import EXIT_AGAIN, BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge
 from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers import DAY_US
-from oncebridge.ledgers.notes import KeepsNotes
-from oncebridge.ledgers.protocol import KeepsAttendance
 from oncebridge.letter_filter import read_moment
 from oncebridge.visible import visible, visible_json
 
@@ -25,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from oncebridge.bridge import Bridge
-    from oncebridge.engine.flow import Flow
     from oncebridge.genesys.conversations import Conversation
     from oncebridge.reconciling.comparison import Window
     from oncebridge.reconciling.gaps import Gaps
+    from oncebridge.reconciling.place import Place
     from oncebridge.reconciling.result import Run, ShownGap
-    from oncebridge.reconciling.study import Place, Question, Study
+    from oncebridge.reconciling.study import Question, Study
 
 EXIT_GAPS: Final = 1
 SINCE: Final = "24h"
@@ -90,12 +88,13 @@ def reconcile(
         raise ConfigurationError("--since, --from: say one of them")
     from oncebridge.genesys.api import GenesysUnavailable, Stopped  # other commands start without HTTP
     from oncebridge.reconciling.gaps import Gaps
+    from oncebridge.reconciling.place import place_of
     from oncebridge.reconciling.study import Question
 
     with existing_bridge(handler, ledger, settings) as bridge, ExitStack() as stack:
         stopping = stack.enter_context(_stopped_by_signals())
         gaps = stack.enter_context(Gaps())
-        place, begin = _place(bridge, expect), since or from_ or SINCE
+        place, begin = place_of(bridge, expect), since or from_ or SINCE
         asked = (begin, until or "", conversation or "", *(expect or []))
         question = Question(_window(bridge, begin, until), conversation, asked)
         try:
@@ -127,35 +126,6 @@ def _window(bridge: Bridge, begin: str, until: str | None) -> Window:
     if until_us - from_us > DAYS_MAX * DAY_US:
         raise ConfigurationError(f"--from: at most {DAYS_MAX} days can be asked about at a time")
     return Window(from_us // 1000, until_us // 1000)
-
-
-def _place(bridge: Bridge, expect: list[str] | None) -> Place:
-    """Return what the ledger knows: refuse one that knows nothing that could be compared."""
-    from oncebridge.engine.attending import read_kept
-    from oncebridge.reconciling.comparison import Known
-    from oncebridge.reconciling.runs import Runs
-    from oncebridge.reconciling.study import Place
-    from oncebridge.reconciling.subscribed import expected_by_name, subscribed
-
-    flow: Flow = bridge.open()
-    ledger, now_us = bridge.ledger, bridge.clock.now_us()
-    keep_us = int(bridge.settings.retention_days * DAY_US)
-    if not isinstance(ledger, KeepsAttendance) or not isinstance(ledger, KeepsNotes):
-        raise ConfigurationError(f"--ledger: {type(ledger).__name__} keeps no attendance; see docs/reconcile.md")
-    kept = read_kept(ledger.notes)
-    if kept is None and not expect:
-        raise ConfigurationError(
-            "attendance: the ledger keeps none yet; set attendance = true for the workers, or say with --expect what "
-            "should have come"
-        )
-    patterns = [one.pattern for one in bridge.handlers]
-    families = expected_by_name(expect) if expect else subscribed(kept, patterns, since_us=now_us - keep_us)
-    if not families:
-        raise ConfigurationError("--expect: no event of a conversation's course ever came; say what should have come")
-    since_ms = 0 if kept is None else kept.since_ms
-    if kept is not None and kept.began_us < now_us - keep_us:
-        since_ms = max(since_ms, (now_us - keep_us) // 1000)  # older attendance is forgotten
-    return Place(ledger, Known(flow.secret, families, since_ms), Runs(ledger.notes, bridge.clock, keep_us))
 
 
 # --- where conversations come from -----------------------------------------------------------------------------------
@@ -218,7 +188,7 @@ def _from_genesys(
     question: Question, bridge: Bridge, place: Place, gaps: Gaps, *, stopping: threading.Event, anew: bool
 ) -> Study:
     from oncebridge.genesys.api import GenesysAPI
-    from oncebridge.reconciling.study import begun, study_genesys
+    from oncebridge.reconciling.study import study_genesys
 
     with progress_bar() as bar:
         api = GenesysAPI(bridge.settings.genesys, bridge.clock, stopping=stopping, tell=say)
@@ -227,15 +197,13 @@ def _from_genesys(
         def on_slice(done: int, of: int, judged: int) -> None:
             bar.update(reading, completed=done, total=of, description=f"asking Genesys: {judged:,} conversations")
 
+        now_ms = bridge.clock.now_us() // 1000
         try:
-            progress = None if anew else place.runs.interrupted([*question.asked])
-            if progress is not None and progress.families == sorted(place.known.subscribed):
-                say(f"going on with the run of {progress.made}, which was interrupted; --anew begins another")
-            else:
-                progress = begun(api, question, bridge.clock.now_us() // 1000, place)
-            study = study_genesys(api, progress, question, place, gaps, on_slice=on_slice)
+            study, progress = study_genesys(api, question, place, gaps, now_ms=now_ms, anew=anew, on_slice=on_slice)
         finally:
             api.close()
+    if progress.now_ms != now_ms:
+        say(f"this is the run of {progress.made}, which was interrupted; --anew begins another")
     place.runs.end(progress)
     return study
 

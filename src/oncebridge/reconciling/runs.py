@@ -12,6 +12,9 @@ from oncebridge.reconciling.result import Run
 from oncebridge.reconciling.slices import read_part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
     from oncebridge.clock import Clock
     from oncebridge.ledgers.notes import Notes
     from oncebridge.reconciling.slices import Part, Slice
@@ -33,6 +36,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     #: What was asked for, so that another question begins another run.
     asked: list[str]
+    #: Tells its parts from those of others.
+    id: str
     made: str
     from_ms: int
     until_ms: int
@@ -75,14 +80,14 @@ class Runs:
             value = zlib.compress(_encode(run))
         self._notes.write_notes(PAGE, {run.made: value}, keep_us=self._keep_us, newest=RUNS_KEPT)
 
-    def interrupted(self, asked: list[str]) -> Progress | None:
-        """Return the run that was interrupted, if it was asked for in the same words."""
+    def interrupted(self, asked: Sequence[str], families: AbstractSet[str]) -> Progress | None:
+        """Return the run that was interrupted, if it was asked for in the same words and about the same families."""
         for note in self._notes.read_notes(PROGRESS):
             try:
                 progress = _progress(note.value)
             except msgspec.DecodeError:
                 continue
-            if progress.asked == asked:
+            if progress.asked == [*asked] and progress.families == sorted(families):
                 return progress
         return None
 
@@ -93,11 +98,11 @@ class Runs:
     def keep_part(self, progress: Progress, part: Slice, text: bytes | None) -> None:
         """Keep what a slice brought."""
         if text is not None and len(text) <= PART_BYTES_MAX:
-            self._notes.write_notes(f"{PARTS}:{progress.made}", {part.name: text}, keep_us=PROGRESS_US)
+            self._notes.write_notes(f"{PARTS}:{progress.id}", {part.name: text}, keep_us=PROGRESS_US)
 
     def parts(self, progress: Progress) -> dict[str, Part]:
         """Return what slices of an interrupted run brought, by their names."""
-        page, found, below = f"{PARTS}:{progress.made}", {}, None
+        page, found, below = f"{PARTS}:{progress.id}", {}, None
         while notes := self._notes.read_notes(page, below=below, limit=50):
             for note in notes:
                 found[note.name] = read_part(note.value)

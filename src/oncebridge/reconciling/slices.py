@@ -55,8 +55,9 @@ def slices_of(window: Window, now_ms: int) -> list[Slice]:
     found = []
     at_ms = (window.from_ms - LOOK_BACK_MS) // HOUR_MS * HOUR_MS
     while at_ms < window.until_ms:
-        is_old = at_ms + DAY_MS <= now_ms - OLD_MS
-        until_ms = min(at_ms + (DAY_MS if is_old else HOUR_MS), window.until_ms)
+        day_ms, hour_ms = (min(at_ms + length_ms, window.until_ms) for length_ms in (DAY_MS, HOUR_MS))
+        is_old = day_ms <= now_ms - OLD_MS
+        until_ms = day_ms if is_old else hour_ms
         found.append(Slice(at_ms, until_ms, by_job=is_old))
         at_ms = until_ms
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from oncebridge.genesys.conversations import iso
 from oncebridge.genesys.details import by_query, watermark_ms
 from oncebridge.reconciling.changes import Changes, Comparing, in_words
-from oncebridge.reconciling.comparison import Known, Window
+from oncebridge.reconciling.comparison import Window
 from oncebridge.reconciling.gaps import Gaps
 from oncebridge.reconciling.result import GAPS_SHOWN, Run, shown_silences, with_causes
 from oncebridge.reconciling.runs import Progress
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
 
     from oncebridge.genesys.api import GenesysAPI
     from oncebridge.genesys.conversations import Conversation
-    from oncebridge.ledgers.protocol import KeepsAttendance
+    from oncebridge.reconciling.place import Place
     from oncebridge.reconciling.result import ShownGap
-    from oncebridge.reconciling.runs import Runs
 
 #: Gets how many slices are done, how many there are, and how many conversations were judged.
 OnSlice: TypeAlias = "Callable[[int, int, int], None]"
@@ -51,14 +51,6 @@ class Question(NamedTuple):
         """Return those that are asked about."""
         wanted = self.conversation
         return conversations if wanted is None else [one for one in conversations if one.id == wanted]
-
-
-class Place(NamedTuple):
-    """What a run compares with, and where it is kept."""
-
-    ledger: KeepsAttendance
-    known: Known
-    runs: Runs
 
 
 class Study:
@@ -121,9 +113,15 @@ def study_files(
 
 
 def study_genesys(
-    api: GenesysAPI, progress: Progress, question: Question, place: Place, gaps: Gaps, *, on_slice: OnSlice
-) -> Study:
-    """Ask Genesys for conversations, a slice at a time, and compare them; slices that are kept are not asked for."""
+    api: GenesysAPI, question: Question, place: Place, gaps: Gaps, *, now_ms: int, anew: bool, on_slice: OnSlice
+) -> tuple[Study, Progress]:
+    """Ask Genesys for conversations, a slice at a time, and compare them.
+
+    A run that was interrupted goes on: slices that it has kept are not asked for again.
+    """
+    progress = None if anew else place.runs.interrupted(question.asked, place.known.subscribed)
+    if progress is None:
+        progress = _begun(api, question, now_ms, place)
     window = Window(progress.from_ms, progress.until_ms, progress.watermark_ms)
     total, once = Total(place.ledger, place.known, window, gaps), Once()
     parts = place.runs.parts(progress)
@@ -137,24 +135,28 @@ def study_genesys(
             total.add_kept(kept)
             once.go_on(part, kept.open)
             continue
-        pages = part.pages(api, part.from_ms, part.until_ms)
-        if question.conversation is not None:
-            pages = by_query(api, part.from_ms, part.until_ms, conversation=question.conversation)
         with Gaps() as found:
             comparison = total.part(found)
-            for batch in in_batches(pages):
+            for batch in in_batches(_pages(api, part, question)):
                 comparison.add(question.chosen(once.new(batch, part)))
             open_ = once.end_slice(part)
             total.add(comparison, found)
             place.runs.keep_part(progress, part, write_part(comparison, found, open_))
     on_slice(len(slices), len(slices), total.all.counts.ended)
-    return Study(total, window, progress.made, place)
+    return Study(total, window, progress.made, place), progress
 
 
-def begun(api: GenesysAPI, question: Question, now_ms: int, place: Place) -> Progress:
+def _pages(api: GenesysAPI, part: Slice, question: Question) -> Iterator[list[Conversation]]:
+    if question.conversation is not None:
+        return by_query(api, part.from_ms, part.until_ms, conversation=question.conversation)
+    return part.pages(api, part.from_ms, part.until_ms)
+
+
+def _begun(api: GenesysAPI, question: Question, now_ms: int, place: Place) -> Progress:
     """Begin a run: ask for the watermark, and note the question."""
     progress = Progress(
         asked=[*question.asked],
+        id=secrets.token_hex(8),
         made=iso(now_ms),
         from_ms=question.window.from_ms,
         until_ms=question.window.until_ms,
