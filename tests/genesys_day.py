@@ -1,10 +1,12 @@
 """Conversations that never happened, twice: as the events that they bring, and as Genesys' analytics describe them."""
 
+import json
 import random
 import uuid
 from dataclasses import dataclass, field
 
 import payloads
+from oncebridge.genesys.conversations import read_conversation
 
 DETAIL = "v2.detail.events.conversation.{id}."
 BEGAN_MS = 1_772_438_400_000  # 2026-03-02T08:00:00Z
@@ -76,6 +78,11 @@ class Conversation:
         """Yield the same with its delivery as EventBridge hands it out."""
         for family, session, at_ms in self.events():
             yield family, session, at_ms, delivery(self.id, family, session, at_ms)
+
+
+def read(talk):
+    """Read a conversation from what analytics say of it."""
+    return read_conversation(json.dumps(talk.details).encode())
 
 
 def iso(ms):

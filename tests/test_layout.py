@@ -128,6 +128,7 @@ ORDER = [
     "reconciling.runs",
     "reconciling.place",
     "reconciling.study",
+    "reconciling.filling",
     "reconciling",
     "charts.drawing",
     "charts.bars",

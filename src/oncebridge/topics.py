@@ -191,6 +191,14 @@ BUILT_IN: Final[tuple[Profile, ...]] = (
 #: For unknown topics: a fact, with Genesys' usual name for the time.
 UNKNOWN: Final = Profile(topic="*", time=(plain("eventTime"),))
 
+#: What `reconcile --fill` makes of a gap. What Genesys says of the conversation may change until it is made again.
+MISSING: Final = Profile(
+    topic="oncebridge.missing",
+    explicit_id=plain("eventId"),
+    time=(plain("missingSince"),),
+    exclude=(plain("details"), plain("cause"), plain("missingSince")),
+)
+
 _CONVERSATION: Final = ("conversationId", "conversation_id", "interactionId", "data.id", "body.conversationId")
 _CONVERSATION_ROOTS: Final = frozenset(name.split(".")[0] for name in _CONVERSATION)
 _STATUS: Final = ("status", "state", "body.status", "body.state")
@@ -249,7 +257,7 @@ class Profiles:
         if own is not None:
             return own
         if not event.genesys:
-            return hand_made(event.topic, event.body)
+            return MISSING if event.topic == MISSING.topic else hand_made(event.topic, event.body)
         return UNKNOWN if event.torn or built_in is None else built_in
 
     def _find(self, topic: str) -> tuple[Profile | None, Profile | None]:

@@ -1,6 +1,5 @@
 """A bridge that keeps attendance, Genesys Cloud beside it, and runs of `reconcile` between the two."""
 
-import json
 from contextlib import ExitStack
 
 import pytest
@@ -9,7 +8,6 @@ import genesys_day
 from oncebridge import Bridge, Settings
 from oncebridge.clock import NEVER
 from oncebridge.genesys.api import GenesysAPI
-from oncebridge.genesys.conversations import read_conversation
 from oncebridge.reconciling.comparison import Window
 from oncebridge.reconciling.gaps import Gaps
 from oncebridge.reconciling.place import place_of
@@ -65,21 +63,23 @@ class Installation:
             )
             return self._over(study, place, progress)
 
-    def read(self, talks, *, expect=None, watermark_ms=None, window=None):
+    def read(self, talks, *, expect=None, watermark_ms=None, window=None, fill=None):
         """Compare with saved answers."""
         place = place_of(self.bridge, expect)
         with Gaps() as gaps:
-            found = (read_conversation(json.dumps(talk.details).encode()) for talk in talks)
+            found = map(genesys_day.read, talks)
             question = Question((window or self.window())._replace(watermark_ms=watermark_ms))
             study = study_files(found, question, self.made(), place, gaps)
-            return self._over(study, place)
+            return self._over(study, place, fill=fill)
 
     def made(self):
         """Return the time as the name of a run."""
         return genesys_day.iso(self.clock.now_us() // 1000)
 
-    def _over(self, study, place, progress=None):
-        gaps = list(study.gaps())
+    def _over(self, study, place, progress=None, fill=None):
+        gaps = list(study.gaps(fill) if fill else study.gaps())
+        if fill:
+            fill.flush()
         place.runs.keep(study.run)
         if progress is not None:
             place.runs.end(progress)

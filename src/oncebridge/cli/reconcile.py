@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from oncebridge.bridge import Bridge
     from oncebridge.genesys.conversations import Conversation
     from oncebridge.reconciling.comparison import Window
+    from oncebridge.reconciling.filling import Filling
     from oncebridge.reconciling.gaps import Gaps
     from oncebridge.reconciling.place import Place
     from oncebridge.reconciling.result import Run, ShownGap
@@ -62,6 +63,10 @@ DetailsOption = Annotated[
     list[str] | None,
     typer.Option(help="Ask nobody: read saved answers of Genesys' API.", metavar="FILE", show_default="asks Genesys"),
 ]
+FillOption = Annotated[
+    bool,
+    typer.Option("--fill", help="Give each gap to the handlers of oncebridge.missing; once, however often it is run."),
+]
 AnewOption = Annotated[bool, typer.Option("--anew", help="Do not go on with a run that was interrupted.")]
 
 
@@ -73,6 +78,7 @@ def reconcile(
     conversation: ConversationOption = None,
     expect: ExpectOption = None,
     details: DetailsOption = None,
+    fill: FillOption = False,
     anew: AnewOption = False,
     handler: BridgeOption = None,
     ledger: LedgerOption = None,
@@ -87,6 +93,7 @@ def reconcile(
     if since is not None and from_ is not None:
         raise ConfigurationError("--since, --from: say one of them")
     from oncebridge.genesys.api import GenesysUnavailable, Stopped  # other commands start without HTTP
+    from oncebridge.reconciling.filling import Filling
     from oncebridge.reconciling.gaps import Gaps
     from oncebridge.reconciling.place import place_of
     from oncebridge.reconciling.study import Question
@@ -94,6 +101,7 @@ def reconcile(
     with existing_bridge(handler, ledger, settings) as bridge, ExitStack() as stack:
         stopping = stack.enter_context(_stopped_by_signals())
         gaps = stack.enter_context(Gaps())
+        filling = Filling(bridge, lambda seconds: _wait(bridge, seconds)) if fill else None
         place, begin = place_of(bridge, expect), since or from_ or SINCE
         asked = (begin, until or "", conversation or "", *(expect or []))
         question = Question(_window(bridge, begin, until), conversation, asked)
@@ -105,10 +113,16 @@ def reconcile(
         except (GenesysUnavailable, Stopped) as error:
             say(str(error))
             raise typer.Exit(EXIT_AGAIN) from None
-        _write(study, conversation, json=json)
+        _write(study, conversation, filling, json=json)
         place.runs.keep(study.run)
+    if filling is not None and filling.filled.again:
+        raise typer.Exit(EXIT_AGAIN)
     if not study.run.is_complete:
         raise typer.Exit(EXIT_GAPS)
+
+
+def _wait(bridge: Bridge, seconds: float) -> None:
+    bridge.clock.wait(bridge.stopping, seconds)
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------
@@ -228,26 +242,45 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 # --- the answer ------------------------------------------------------------------------------------------------------
 
 
-def _write(study: Study, conversation: str | None, *, json: bool) -> None:
+def _write(study: Study, conversation: str | None, filling: Filling | None, *, json: bool) -> None:
     if json:
-        _write_object(study)
-        return
-    for _ in study.gaps():
-        pass
-    _write_run(study.run)
+        _write_object(study, filling)
+    else:
+        for _ in _filled(study, filling):
+            pass
+        _write_run(study.run)
+    if filling is not None:
+        filled = filling.filled
+        say(
+            f"filled: {filled.done:,} missing events were given to handlers now, {filled.before:,} before, "
+            f"{filled.again:,} are to be tried again"
+        )
+        if filled.dead:
+            say(f"{filled.dead:,} of them became dead letters: oncebridge dead list")
     if conversation is not None and not study.run.counts.ended:
         say(f"no conversation {visible(conversation)} ended in this time, as far as Genesys' data is complete")
 
 
-def _write_object(study: Study) -> None:
+def _filled(study: Study, filling: Filling | None) -> Iterator[ShownGap]:
+    """Yield the gaps, and fill them on the way."""
+    if filling is None:
+        yield from study.gaps()
+        return
+    yield from study.gaps(filling)
+    filling.flush()
+
+
+def _write_object(study: Study, filling: Filling | None) -> None:
     """Write one object; its gaps come first, since what is said of them is known behind the last one."""
     from oncebridge.reconciling.result import contract
 
     sys.stdout.write('{"gaps": [')
-    for number, gap in enumerate(study.gaps()):
+    for number, gap in enumerate(_filled(study, filling)):
         sys.stdout.write((", " if number else "") + visible_json(gap))
-    rest = visible_json({**contract(study.run), "compared": study.changes})
-    sys.stdout.write(f"], {rest[1:]}\n")
+    rest = {**contract(study.run), "compared": study.changes}
+    if filling is not None:
+        rest["filled"] = filling.filled
+    sys.stdout.write(f"], {visible_json(rest)[1:]}\n")
 
 
 def _write_run(run: Run) -> None:

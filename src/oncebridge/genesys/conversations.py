@@ -32,6 +32,11 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     ended_ms: int | None = None
     #: When its after-call work ended; None if there was none.
     wrapped_ms: int | None = None
+    participant: str | None = None
+    user: str | None = None
+    queue: str | None = None
+    wrap_up_code: str | None = None
+    disconnect_type: str | None = None
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -47,6 +52,9 @@ class _Segment(msgspec.Struct):
     segmentStart: str | None = None  # noqa: N815 - Genesys' names, here and below
     segmentEnd: str | None = None  # noqa: N815
     segmentType: str | None = None  # noqa: N815
+    queueId: str | None = None  # noqa: N815
+    wrapUpCode: str | None = None  # noqa: N815
+    disconnectType: str | None = None  # noqa: N815
 
 
 class _Session(msgspec.Struct):
@@ -56,6 +64,8 @@ class _Session(msgspec.Struct):
 
 
 class _Participant(msgspec.Struct):
+    participantId: str | None = None  # noqa: N815
+    userId: str | None = None  # noqa: N815
     purpose: str | None = None
     sessions: list[_Session] | None = None
 
@@ -135,23 +145,34 @@ def _reduced(one: _Conversation) -> Conversation:
 def _sessions(participants: Iterable[_Participant]) -> Iterator[Session]:
     for participant in participants:
         for session in participant.sessions or ():
-            if not session.sessionId or len(session.sessionId) > TEXT_MAX:
-                continue
-            segments = session.segments or []
-            starts = [at for at in (milliseconds(segment.segmentStart) for segment in segments) if at is not None]
-            ends = [at for at in (milliseconds(segment.segmentEnd) for segment in segments) if at is not None]
-            wraps = [one for one in segments if (one.segmentType or "").lower() == _WRAP_UP]
-            talks = [one for one in segments if (one.segmentType or "").lower() != _WRAP_UP]
-            talked = [at for at in (milliseconds(one.segmentEnd) for one in talks) if at is not None]
-            wrapped_ms = None
-            if wraps:
-                times = [milliseconds(one.segmentEnd) or milliseconds(one.segmentStart) for one in wraps]
-                wrapped_ms = max((at for at in times if at is not None), default=max(ends, default=0))
-            yield Session(
-                (participant.purpose or "").lower(),
-                session.sessionId,
-                (session.mediaType or "").lower(),
-                min(starts, default=None),
-                max(talked, default=max(ends, default=None)),
-                wrapped_ms,
-            )
+            if session.sessionId and len(session.sessionId) <= TEXT_MAX:
+                yield _session(participant, session, session.sessionId)
+
+
+def _session(participant: _Participant, session: _Session, name: str) -> Session:
+    segments = session.segments or []
+    wraps = [one for one in segments if (one.segmentType or "").lower() == _WRAP_UP]
+    ends = _times(one.segmentEnd for one in segments)
+    talked = _times(one.segmentEnd for one in segments if one not in wraps)
+    wrapped = _times(one.segmentEnd or one.segmentStart for one in wraps)
+    return Session(
+        (participant.purpose or "").lower(),
+        name,
+        (session.mediaType or "").lower(),
+        min(_times(one.segmentStart for one in segments), default=None),
+        max(talked or ends, default=None),
+        max(wrapped or ends, default=0) if wraps else None,
+        participant.participantId,
+        participant.userId,
+        _last(one.queueId for one in segments),
+        _last(one.wrapUpCode for one in segments),
+        _last(one.disconnectType for one in segments),
+    )
+
+
+def _times(texts: Iterable[str | None]) -> list[int]:
+    return [at for at in map(milliseconds, texts) if at is not None]
+
+
+def _last(texts: Iterable[str | None]) -> str | None:
+    return next((text for text in reversed([*texts]) if text), None)

@@ -9,7 +9,7 @@ import msgspec
 from oncebridge.quantities import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from oncebridge.reconciling.result import Run, ShownGap
 
@@ -43,18 +43,15 @@ class Comparing:
         self._left = dict(self._before)
         self._in_part = self._still = self._new = 0
 
-    def look(self, gaps: Iterable[ShownGap]) -> Iterable[ShownGap]:
-        """Look at gaps on their way."""
-        for gap in gaps:
-            before = self._left.pop(gap.conversation, None)
-            if before is not None:
-                if set(gap.missing) < set(before.missing):
-                    self._in_part += 1
-                else:
-                    self._still += 1
-            elif self._run is not None and self._run.since <= gap.ended < _judged_until(self._run):
-                self._new += 1
-            yield gap
+    def look(self, gap: ShownGap) -> None:
+        """Look at one gap of this run."""
+        before = self._left.pop(gap.conversation, None)
+        if before is not None:
+            is_smaller = set(gap.missing) < set(before.missing)
+            self._in_part += is_smaller
+            self._still += not is_smaller
+        elif self._run is not None and self._run.since <= gap.ended < _judged_until(self._run):
+            self._new += 1
 
     def changes(self) -> Changes:
         """Return what changed, once all gaps were looked at."""

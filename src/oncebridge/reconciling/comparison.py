@@ -113,7 +113,7 @@ class Comparison:
         if compared.is_whole or len(marks) >= MARKS_MAX * MARK_BYTES:  # a ledger keeps no more of one conversation
             counts.whole += 1
             return
-        gap = Gap(conversation.id, conversation.ended_ms, not marks, compared.missing)
+        gap = Gap(conversation, not marks, compared.missing)
         if gap.never:
             counts.missing += 1
         else:

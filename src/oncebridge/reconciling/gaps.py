@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Final, Self
 
 import msgspec
 
+from oncebridge.genesys.conversations import Conversation
 from oncebridge.reconciling.expected import Due
 
 if TYPE_CHECKING:
@@ -20,11 +21,21 @@ _MEMORY_BYTES: Final = 4 * 1_048_576
 class Gap(msgspec.Struct, frozen=True, array_like=True):
     """One conversation of which something did not come."""
 
-    conversation: str
-    ended_ms: int
+    #: As Genesys' analytics describe it.
+    about: Conversation
     #: Whether nothing at all came.
     never: bool
     missing: list[Due]
+
+    @property
+    def conversation(self) -> str:
+        """Its id."""
+        return self.about.id
+
+    @property
+    def ended_ms(self) -> int:
+        """When it ended: others are not judged."""
+        return self.about.ended_ms or 0
 
     @property
     def families(self) -> list[str]:

@@ -77,12 +77,12 @@ def shown(gap: Gap, cause: Cause) -> ShownGap:
     )
 
 
-def with_causes(gaps: Gaps, silences: Silences) -> Iterator[ShownGap]:
-    """Yield all gaps with their causes; they are read once before, to count."""
+def with_causes(gaps: Gaps, silences: Silences) -> Iterator[tuple[Gap, ShownGap]]:
+    """Yield all gaps, also as people see them, with their causes; they are read once before, to count."""
     for number, gap in enumerate(gaps):
         silences.count(number, gap.missing)
     for gap in gaps:
-        yield shown(gap, silences.cause(gap.missing))
+        yield gap, shown(gap, silences.cause(gap.missing))
 
 
 def shown_silences(silences: Silences) -> list[ShownSilence]:

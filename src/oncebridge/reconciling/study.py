@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from oncebridge.genesys.api import GenesysAPI
     from oncebridge.genesys.conversations import Conversation
+    from oncebridge.reconciling.gaps import Gap
     from oncebridge.reconciling.place import Place
     from oncebridge.reconciling.result import ShownGap
 
@@ -73,15 +74,17 @@ class Study:
             families=families,
         )
 
-    def gaps(self) -> Iterator[ShownGap]:
-        """Yield all gaps with their causes."""
+    def gaps(self, fill: Callable[[Gap, str], None] = lambda *_: None) -> Iterator[ShownGap]:
+        """Yield all gaps with their causes, once `fill` got each."""
         causes: Counter[str] = Counter()
         shown: list[ShownGap] = []
-        for gap in self._comparing.look(with_causes(self._total.gaps, self._silences)):
-            causes[gap.cause.value] += 1
+        for gap, seen in with_causes(self._total.gaps, self._silences):
+            self._comparing.look(seen)
+            causes[seen.cause.value] += 1
             if len(shown) < GAPS_SHOWN:
-                shown.append(gap)
-            yield gap
+                shown.append(seen)
+            fill(gap, seen.cause.value)
+            yield seen
         self._run = replace(
             self._run,
             causes=dict(causes.most_common()),
