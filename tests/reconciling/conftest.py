@@ -13,7 +13,6 @@ from oncebridge.reconciling.gaps import Gaps
 from oncebridge.reconciling.place import place_of
 from oncebridge.reconciling.study import Question, study_files, study_genesys
 from oncebridge.settings.genesys import GenesysSettings
-from oncebridge.settings.secrets import Secret
 from oncebridge.testing.clock import ManualClock
 from servers.genesys import CLIENT, SECRET, running_genesys
 
@@ -23,8 +22,9 @@ DAY_MS = 24 * genesys_day.HOUR_MS
 class Installation:
     """One installation: what it got, and what it finds missing."""
 
-    def __init__(self, url="memory://"):
+    def __init__(self, folder, url="memory://"):
         """Begin a day after the conversations."""
+        self.folder = folder
         self.clock = ManualClock((genesys_day.BEGAN_MS + DAY_MS) * 1000)
         self.bridge = self.made_bridge(url)
         self.said = []
@@ -41,9 +41,9 @@ class Installation:
 
     def api(self, genesys, secret=SECRET, stopping=NEVER):
         """Sign in."""
-        settings = GenesysSettings(
-            client_id=CLIENT, client_secret=Secret("env:X", secret), api_url=genesys.url, login_url=genesys.url
-        )
+        self.folder.joinpath("secret").write_text(secret)
+        place = f"file:{self.folder / 'secret'}"
+        settings = GenesysSettings(client_id=CLIENT, client_secret=place, api_url=genesys.url, login_url=genesys.url)
         return GenesysAPI(settings, self.clock, tell=self.said.append, stopping=stopping)
 
     def window(self, from_ms=genesys_day.BEGAN_MS - genesys_day.HOUR_MS, until_ms=genesys_day.BEGAN_MS + DAY_MS):
@@ -88,9 +88,9 @@ class Installation:
 
 
 @pytest.fixture
-def installation():
+def installation(tmp_path):
     """Return one on a ledger in memory."""
-    made = Installation()
+    made = Installation(tmp_path)
     yield made
     made.bridge.close()
 

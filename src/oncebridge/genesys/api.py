@@ -63,9 +63,7 @@ class GenesysAPI:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Take the settings; nothing is connected before the first call. `tell` is told of long waits."""
-        settings.check()
-        assert settings.client_id is not None
-        assert settings.client_secret is not None
+        client_id, client_secret = settings.client()
         self._clock, self._stopping, self._tell = clock, stopping, tell
         self._api = _endpoint(settings.api_url or f"https://api.{settings.region}", "api_url")
         login = _endpoint(settings.login_url or f"https://login.{settings.region}", "login_url")
@@ -73,7 +71,7 @@ class GenesysAPI:
             login = login._replace(target=f"{login.target.rstrip('/')}/oauth/token")
         private = {"timeout_seconds": TIMEOUT_SECONDS, "private_addresses": True}  # the operator chose these URLs
         self._exchanges = Exchanges(self._api, clock, timeout_seconds=TIMEOUT_SECONDS, private_addresses=True)
-        self._sign_in = SignIn(login, settings.client_id, settings.client_secret, clock, **private)  # type: ignore[arg-type]
+        self._sign_in = SignIn(login, client_id, client_secret, clock, **private)  # type: ignore[arg-type]
         #: How many calls were made, sign-ins not counted.
         self.calls = 0
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.settings.reading import Text, read_by, read_text
-from oncebridge.settings.secrets import EXPECTED, Reference, is_reference, read_reference
+from oncebridge.settings.secrets import Place, Secret, is_reference, read_reference
 
 #: The domain of each region of Genesys Cloud, by the name that Amazon gives the region.
 REGIONS: Final = {
@@ -43,14 +43,9 @@ def _read_region(value: Any) -> str:
     return name
 
 
-def _read_client_id(value: Any) -> str:
-    return read_reference(value).value if is_reference(value) else read_text(value).strip()
-
-
 Region: TypeAlias = Annotated[
     str, read_by(_read_region, "a region such as eu-central-1, or its domain such as mypurecloud.de")
 ]
-ClientId: TypeAlias = Annotated[str, read_by(_read_client_id, f"the id of an OAuth client, or {EXPECTED}", shown=False)]
 
 
 class GenesysSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +55,11 @@ class GenesysSettings(msgspec.Struct, frozen=True, kw_only=True):
         Region | None, Meta(description="the region, such as `eu-central-1`, or its domain, such as `mypurecloud.de`")
     ] = None
     client_id: Annotated[
-        ClientId | None,
+        Text | None,
         Meta(description="the id of an OAuth client of the kind Client Credentials, or where it is (`env:NAME`)"),
     ] = None
     client_secret: Annotated[
-        Reference | None,
+        Place | None,
         Meta(description="where its secret is; the client's role needs `analytics:conversationDetail:view` alone"),
     ] = None
     api_url: Annotated[
@@ -78,8 +73,8 @@ class GenesysSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Show the region alone."""
         return f"<GenesysSettings {self.region}>"
 
-    def check(self) -> None:
-        """Refuse settings that are not enough to sign in with."""
+    def client(self) -> tuple[str, Secret]:
+        """Return the id and the secret to sign in with, from where they are; refuse settings that are not enough."""
         missing = [name for name in ("client_id", "client_secret") if getattr(self, name) is None]
         if self.region is None and (self.api_url is None or self.login_url is None):
             missing.insert(0, "region")
@@ -89,3 +84,10 @@ class GenesysSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "with a role that has analytics:conversationDetail:view, and name its region, id and secret; or give "
                 "saved answers: --details FILE"
             )
+        assert self.client_id is not None
+        assert self.client_secret is not None
+        try:
+            name = read_reference(self.client_id).value if is_reference(self.client_id) else self.client_id
+            return name, read_reference(self.client_secret)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"[genesys] {error}") from None

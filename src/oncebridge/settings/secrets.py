@@ -42,15 +42,27 @@ def read_reference(reference: Any) -> Secret:
     kind, colon, place = reference.partition(":")
     fetch = _PLACES.get(kind)
     if fetch is None or not colon or not place:
-        # Not shown: it may be the secret itself.
-        raise ConfigurationError(
-            "a secret is named by where it is: env:NAME, file:PATH or secretsmanager:ID; the secret itself does not "
-            "belong into the settings"
-        )
+        raise ConfigurationError(_NO_REFERENCE)  # not shown: it may be the secret itself
     value = fetch(place).strip()
     if not value or not value.isascii() or not value.isprintable():
         raise ConfigurationError(f"{reference}: is empty, or not one line of printable ASCII")
     return Secret(reference, value)
+
+
+_NO_REFERENCE: Final = (
+    "a secret is named by where it is: env:NAME, file:PATH or secretsmanager:ID; the secret itself does not belong "
+    "into the settings"
+)
+
+
+def _read_place(reference: Any) -> str:
+    """Check a reference that is followed when its secret is needed: most workers never need it."""
+    if not is_reference(reference) or not reference.partition(":")[2]:
+        raise ConfigurationError(_NO_REFERENCE)
+    kind, _, place = reference.partition(":")
+    if kind == "env":
+        VARIABLES_NAMED.add(place)
+    return str(reference)
 
 
 def is_reference(value: object) -> bool:
@@ -122,6 +134,8 @@ def _read_references(value: Any) -> tuple[Secret, ...]:
 
 
 Reference: TypeAlias = Annotated[Secret, read_by(read_reference, EXPECTED, shown=False)]
+#: One that is followed later, by `read_reference`.
+Place: TypeAlias = Annotated[str, read_by(_read_place, EXPECTED, shown=False)]
 References: TypeAlias = Annotated[tuple[Secret, ...], read_by(_read_references, f"a list of {EXPECTED}", shown=False)]
 LedgerURL: TypeAlias = Annotated[
     str, read_by(_read_ledger, f"a ledger's URL such as sqlite:///once.db, or where one is: {EXPECTED}", shown=False)
