@@ -30,6 +30,7 @@ from oncebridge.ledgers.grants import Call, Entity, Record, claim_chain, claim_f
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.retry import RetryPolicy
 from oncebridge.settings.console import ConsoleSettings
+from oncebridge.settings.genesys import GenesysSettings
 from oncebridge.settings.reading import declared
 from oncebridge.settings.serve import ServeSettings
 from oncebridge.settings.sinks.bus import BusSettings
@@ -52,13 +53,14 @@ CAPTURES = ROOT / "docs" / "captures.md"
 CONSOLE = ROOT / "docs" / "console.md"
 DIAGNOSE = ROOT / "docs" / "diagnose.md"
 HTTP = ROOT / "docs" / "http.md"
+RECONCILE = ROOT / "docs" / "reconcile.md"
 SINKS = ROOT / "docs" / "sinks.md"
 QUESTIONS = ROOT / "docs" / "questions.md"
 CUT_OVER = ROOT / "docs" / "cut-over.md"
 TESTING = ROOT / "docs" / "testing.md"
 MANUAL = [
     README, GLOSSARY, ARCHITECTURE, GUARANTEES, SETTINGS, SINKS, AWS, CAPTURES, CONSOLE, DIAGNOSE, HTTP, CUT_OVER,
-    QUESTIONS, TESTING,
+    QUESTIONS, TESTING, RECONCILE,
 ]  # fmt: skip
 BESIDE = [ROOT / "deploy" / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 OTHERS = [
@@ -447,6 +449,7 @@ def setting_rows() -> list[list[str]]:
         "retry": RetryPolicy(),
         "serve": ServeSettings(),
         "console": ConsoleSettings(),
+        "genesys": GenesysSettings(),
     }
     for name, start in settings.VARIABLES.items():
         for setting, type_ in settings.known_settings(name).items():

@@ -44,7 +44,7 @@ class _Available(msgspec.Struct):
     dataAvailabilityDate: str  # noqa: N815 - Genesys' names, here and below
 
 
-class _Job(msgspec.Struct):
+class _Begun(msgspec.Struct):
     jobId: str  # noqa: N815
 
 
@@ -53,11 +53,11 @@ class _State(msgspec.Struct):
 
 
 _available = msgspec.json.Decoder(_Available).decode
-_job = msgspec.json.Decoder(_Job).decode
+_job = msgspec.json.Decoder(_Begun).decode
 _state = msgspec.json.Decoder(_State).decode
 
 
-class JobEnded(Exception):
+class BatchEnded(Exception):
     """A job ended without its results, or they are gone."""
 
 
@@ -127,10 +127,10 @@ def _page(api: GenesysAPI, from_ms: int, until_ms: int, number: int, conversatio
     return api.post(QUERY, question, read_page)
 
 
-# --- by job ------------------------------------------------------------------------------------------------------
+# --- by job, which Genesys works off in its own time -----------------------------------------------------------
 
 
-def by_job(api: GenesysAPI, from_ms: int, until_ms: int) -> Iterator[list[Conversation]]:
+def by_batch(api: GenesysAPI, from_ms: int, until_ms: int) -> Iterator[list[Conversation]]:
     """Have a job look for them, and read its results; one that ends too soon is begun anew."""
     why = ""
     for _ in range(JOBS_MAX):
@@ -138,28 +138,28 @@ def by_job(api: GenesysAPI, from_ms: int, until_ms: int) -> Iterator[list[Conver
             job = quote(api.post(JOBS, _question(from_ms, until_ms), lambda answer: _read(_job, answer)).jobId, safe="")
             _await(api, job)
             yield from _results(api, job)
-        except (JobEnded, NotThere, Rejected) as error:
+        except (BatchEnded, NotThere, Rejected) as error:
             why = str(error)
         else:
             return
     raise GenesysUnavailable(f"Genesys Cloud ended {JOBS_MAX} jobs without their results: {why}")
 
 
-def _await(api: GenesysAPI, job: str) -> None:
+def _await(api: GenesysAPI, name: str) -> None:
     for poll in range(POLLS_MAX):
-        state = api.get(f"{JOBS}/{job}", lambda answer: _read(_state, answer)).state.upper()
+        state = api.get(f"{JOBS}/{name}", lambda answer: _read(_state, answer)).state.upper()
         if state == "FULFILLED":
             return
         if state in _OVER:
-            raise JobEnded(f"a job is {state}")
+            raise BatchEnded(f"a job is {state}")
         api.wait(POLL_SECONDS[min(poll, len(POLL_SECONDS) - 1)])
     raise GenesysUnavailable("Genesys Cloud has not finished a job within an hour")
 
 
-def _results(api: GenesysAPI, job: str) -> Iterator[list[Conversation]]:
+def _results(api: GenesysAPI, name: str) -> Iterator[list[Conversation]]:
     cursor = ""
     while True:
-        asked = f"{JOBS}/{job}/results?pageSize={JOB_PAGE}" + (f"&cursor={quote(cursor, safe='')}" if cursor else "")
+        asked = f"{JOBS}/{name}/results?pageSize={JOB_PAGE}" + (f"&cursor={quote(cursor, safe='')}" if cursor else "")
         page = api.get(asked, read_page)
         if page.conversations:
             yield page.conversations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from oncebridge.genesys.details import by_job, by_query
+from oncebridge.genesys.details import by_batch, by_query
 from oncebridge.reconciling.comparison import Comparison, Counts
 from oncebridge.reconciling.gaps import Gap, Gaps
 
@@ -37,7 +37,7 @@ class Slice(NamedTuple):
 
     from_ms: int
     until_ms: int
-    by_job: bool = False
+    as_batch: bool = False
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Slice(NamedTuple):
     @property
     def pages(self) -> Pages:
         """How it is read."""
-        return by_job if self.by_job else by_query
+        return by_batch if self.as_batch else by_query
 
 
 def slices_of(window: Window, now_ms: int) -> list[Slice]:
@@ -58,7 +58,7 @@ def slices_of(window: Window, now_ms: int) -> list[Slice]:
         day_ms, hour_ms = (min(at_ms + length_ms, window.until_ms) for length_ms in (DAY_MS, HOUR_MS))
         is_old = day_ms <= now_ms - OLD_MS
         until_ms = day_ms if is_old else hour_ms
-        found.append(Slice(at_ms, until_ms, by_job=is_old))
+        found.append(Slice(at_ms, until_ms, as_batch=is_old))
         at_ms = until_ms
     return found
 
