@@ -7,6 +7,7 @@ import pytest
 import genesys_day
 from genesys_day import BEGAN_MS, HOUR_MS, MINUTE_MS, conversations, stream, truth
 from oncebridge.errors import ConfigurationError
+from oncebridge.reconciling.page import BYTES_MAX, page
 from oncebridge.reconciling.place import place_of
 from oncebridge.reconciling.silences import Cause
 from oncebridge.testing.clock import ManualClock
@@ -226,3 +227,28 @@ def test_a_run_survives_in_the_ledger(installation):
     (kept,) = place_of(installation.bridge, None).runs.latest()
     assert kept == run
     assert kept.gaps == gaps
+
+
+def test_a_page_holds_a_run_whatever_it_holds(installation):
+    """The page of a run is complete in itself and at most 300 kB long; hostile ids are escaped."""
+    talks = conversations(900, every_ms=4000)
+    for talk in talks[::2]:
+        talk.id = f"<script>alert(1)</script>{talk.id}" + "x" * 150
+    installation.get(stream(talks[:30]))
+    run, gaps = installation.read(talks)
+    assert len(gaps) == 870
+    written = page(run, "1.0")
+    assert 150_000 < len(written) <= BYTES_MAX
+    assert "<script>alert" not in written
+    assert "30 came whole" in written
+    assert written.count("<script") == 2
+
+
+def test_a_page_without_gaps_is_short(installation):
+    """The page of a complete run says so, and nothing about causes."""
+    talks = conversations(5)
+    installation.get(stream(talks))
+    run, _ = installation.read(talks)
+    written = page(run, "1.0")
+    assert "5 conversations ended; 5 came whole" in written
+    assert "Causes</h2>" not in written

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncebridge.cli.output import say
+from oncebridge.errors import ConfigurationError
 from oncebridge.sources.captures.found import Tally
 from oncebridge.sources.captures.inputs import files_in
 
@@ -66,3 +67,19 @@ def _covers(path: Path, where: Path) -> bool:
         return path.samefile(where)  # by another name
     except OSError:
         return False
+
+
+def check_writable(name: str, read: Sequence[str]) -> None:
+    """Refuse a file that cannot be written before the work, not after it; one that is there stays as it is."""
+    if is_read(name, read):
+        raise ConfigurationError(f"{name} is read too, and would be gone; name another file")
+    if name == "-":
+        return
+    is_new = not Path(name).exists()
+    try:
+        with Path(name).open("ab"):
+            pass
+        if is_new:
+            Path(name).unlink()
+    except OSError as error:
+        raise ConfigurationError(f"{name}: cannot be written: {error.strerror}") from None

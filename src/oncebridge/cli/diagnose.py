@@ -15,7 +15,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from oncebridge.cli.captures import CapturesOrNone, is_read, say_skipped, total_bytes
+from oncebridge.cli.captures import CapturesOrNone, check_writable, say_skipped, total_bytes
 from oncebridge.cli.output import (
     iso_time,
     opened_for_writing,
@@ -144,22 +144,7 @@ def _check(
     if len(names) != len({Path(name).resolve() if name != "-" else name for name in names}):
         raise ConfigurationError(f"--html, --causes: {names[0]} cannot take both; name another file for one of them")
     for name in names:
-        if is_read(name, paths):
-            raise ConfigurationError(f"{name} is read too, and would be gone; name another file")
-        if name != "-":
-            _check_writable(name)
-
-
-def _check_writable(name: str) -> None:
-    """Refuse a file that cannot be written before the work, not after it; one that is there stays as it is."""
-    is_new = not Path(name).exists()
-    try:
-        with Path(name).open("ab"):
-            pass
-        if is_new:
-            Path(name).unlink()
-    except OSError as error:
-        raise ConfigurationError(f"{name}: cannot be written: {error.strerror}") from None
+        check_writable(name, paths)
 
 
 def _with_changes(found: Diagnosis, earlier: Diagnosis) -> dict[str, Any]:

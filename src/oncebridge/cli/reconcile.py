@@ -6,13 +6,14 @@ import signal
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 
-from oncebridge.cli.captures import total_bytes
-from oncebridge.cli.output import iso_time, progress_bar, results, say, write_table, write_text
+from oncebridge.cli.captures import check_writable, total_bytes
+from oncebridge.cli.output import iso_time, opened_for_writing, progress_bar, results, say, write_table, write_text
 from oncebridge.cli.wiring import EXIT_AGAIN, BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge
 from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers import DAY_US
@@ -63,6 +64,9 @@ DetailsOption = Annotated[
     list[str] | None,
     typer.Option(help="Ask nobody: read saved answers of Genesys' API.", metavar="FILE", show_default="asks Genesys"),
 ]
+HTMLOption = Annotated[
+    str | None, typer.Option(help="Write the run as one page to this file.", metavar="FILE", show_default="none")
+]
 FillOption = Annotated[
     bool,
     typer.Option("--fill", help="Give each gap to the handlers of oncebridge.missing; once, however often it is run."),
@@ -78,6 +82,7 @@ def reconcile(
     conversation: ConversationOption = None,
     expect: ExpectOption = None,
     details: DetailsOption = None,
+    html: HTMLOption = None,
     fill: FillOption = False,
     anew: AnewOption = False,
     handler: BridgeOption = None,
@@ -92,6 +97,8 @@ def reconcile(
     """
     if since is not None and from_ is not None:
         raise ConfigurationError("--since, --from: say one of them")
+    if html is not None:
+        check_writable(html, details or [])
     from oncebridge.genesys.api import GenesysUnavailable, Stopped  # other commands start without HTTP
     from oncebridge.reconciling.filling import Filling
     from oncebridge.reconciling.gaps import Gaps
@@ -115,6 +122,8 @@ def reconcile(
             raise typer.Exit(EXIT_AGAIN) from None
         _write(study, conversation, filling, json=json)
         place.runs.keep(study.run)
+        if html is not None:
+            _write_page(html, study.run)
     if filling is not None and filling.filled.again:
         raise typer.Exit(EXIT_AGAIN)
     if not study.run.is_complete:
@@ -259,6 +268,14 @@ def _write(study: Study, conversation: str | None, filling: Filling | None, *, j
             say(f"{filled.dead:,} of them became dead letters: oncebridge dead list")
     if conversation is not None and not study.run.counts.ended:
         say(f"no conversation {visible(conversation)} ended in this time, as far as Genesys' data is complete")
+
+
+def _write_page(name: str, run: Run) -> None:
+    from oncebridge.reconciling.page import page
+
+    with opened_for_writing(name) as file:
+        file.write(page(run, version("oncebridge")).encode())
+    say(f"the report is in {name}: it holds ids of conversations, and nothing else of them")
 
 
 def _filled(study: Study, filling: Filling | None) -> Iterator[ShownGap]:

@@ -27,7 +27,7 @@ from oncebridge.console.pages.letters import (
     requests_page,
 )
 from oncebridge.console.pages.now import now_page
-from oncebridge.console.pages.upkeep import doctor_page, log_page
+from oncebridge.console.pages.upkeep import doctor_page, log_page, missing_page
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra, NothingFound, OncebridgeError
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class ConsoleRoutes:
             "/requests": self._requests,
             "/requests/{id}": self._request,
             "/handlers": self._handlers,
+            "/missing": self._missing,
             "/doctor": self._doctor,
             "/log": self._log,
         }
@@ -354,12 +355,14 @@ class ConsoleRoutes:
     def _handlers(self, _: Request, viewer: Viewer, __: Form) -> Response:
         return shown(handlers_page(self._console.overview(), viewer), viewer)
 
+    def _missing(self, request: Request, viewer: Viewer, _: Form) -> Response:
+        return shown(missing_page(self._console.runs.latest(), request.query_params.get("run")), viewer)
+
     def _doctor(self, _: Request, viewer: Viewer, __: Form) -> Response:
         return shown(doctor_page(self._console.examined()), viewer)
 
     def _log(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        actions, below = self._console.actions.read(below=_cursor(request, "below"))
-        return shown(log_page(actions, below, viewer), viewer)
+        return shown(log_page(*self._console.actions.read(below=_cursor(request, "below")), viewer), viewer)
 
     # --- acting ----------------------------------------------------------------------------------------------
 

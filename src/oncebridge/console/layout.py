@@ -49,6 +49,7 @@ PAGES: Final = {
     "dead": "Dead letters",
     "handlers": "Handlers",
     "requests": "Requests",
+    "missing": "Missing",
     "doctor": "Doctor",
     "log": "Log",
 }

@@ -26,6 +26,7 @@ from oncebridge.ledgers import DAY_US, kind_of
 from oncebridge.ledgers.notes import KeepsNotes
 from oncebridge.ledgers.protocol import ReadsInPages
 from oncebridge.letter_filter import read_filters
+from oncebridge.reconciling.runs import Runs
 from oncebridge.request_runner import RequestRunner
 from oncebridge.sources.unwrap import unwrap
 from oncebridge.topics import topic_pattern
@@ -81,6 +82,7 @@ class Console:
         self.pauses = Pauses(notes, bridge.clock)
         self.ended_sessions = EndedSessions(notes, bridge.clock)
         self.requests = Requests(notes, bridge.clock, keep_us=keep_us)
+        self.runs = Runs(notes, bridge.clock, keep_us)
         self._closing = Stop()
         self._runner = RequestRunner(
             bridge.dead_letters,

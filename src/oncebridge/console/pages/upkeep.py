@@ -1,18 +1,23 @@
-"""The findings of `doctor`, and the log of who did what."""
+"""The findings of `doctor`, the log of who did what, and what never came."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from oncebridge.console.layout import PREFIX, Page, Viewer, badge, empty, next_link, section, text, time_of
 from oncebridge.ledgers.findings import Level
-from oncebridge.markup import Cell, Column, joined, table, tag
+from oncebridge.markup import Cell, Column, joined, moment, table, tag
+from oncebridge.quantities import count
+from oncebridge.reconciling.page import TITLE, figures, sections
+from oncebridge.reconciling.words import balance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncebridge.diagnosis.examination import Examined
     from oncebridge.journal.actions import Action
+    from oncebridge.reconciling.result import Run
 
 _LEVELS = {Level.GOOD: "good", Level.WARNING: "warning", Level.WRONG: "bad"}
 _ORDER = (Level.WRONG, Level.WARNING, Level.GOOD)
@@ -75,3 +80,34 @@ def log_page(actions: Sequence[Action], below: str | None, viewer: Viewer) -> Pa
         older = None if below is None else f"{PREFIX}/log?below={below}"
         main = joined((table("The newest first, from pages and commands", columns, rows), next_link(older)))
     return Page(title="Log", name="log", main=main, commands=("oncebridge log",), is_live=True)
+
+
+def missing_page(runs: Sequence[Run], chosen: str | None) -> Page:
+    """Write one run, the latest unless another is chosen, and the list of all."""
+    commands = ("oncebridge reconcile --since 24h",)
+    if not runs:
+        main = empty(
+            "Nobody has asked yet what never came. Set attendance = true for the workers, and run the command below."
+        )
+        return Page(title=TITLE, name="missing", main=main, commands=commands)
+    run = next((one for one in runs if one.made == chosen), runs[0])
+    columns = [Column("made"), Column("about")]
+    columns += [Column(name, is_number=True) for name in ("ended", "whole", "in part", "never")]
+    rows = [(None, _row(one, is_shown=one is run)) for one in runs]
+    main = joined(
+        (
+            tag("p", text(balance(run), most=2000), class_="lead"),
+            figures(run),
+            sections(run),
+            section("runs", "All runs", table("The latest first", columns, rows)),
+        )
+    )
+    return Page(title=TITLE, name="missing", main=main, commands=commands)
+
+
+def _row(run: Run, *, is_shown: bool) -> list[Cell]:
+    made = moment(run.made, to_the_second=True)
+    link = tag("a", made, href=f"{PREFIX}/missing?run={quote(run.made)}", aria_current="page" if is_shown else None)
+    numbers = (run.counts.ended, run.counts.whole, run.counts.partial, run.counts.missing)
+    about = f"{moment(run.since, to_the_second=True)} to {moment(run.until, to_the_second=True)}"
+    return [Cell(link), Cell(text(about)), *(Cell(count(number), number) for number in numbers)]
