@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from oncebridge import forks
-from oncebridge.sinks.exchange import Exchanges, ReceiverUnavailable
+from oncebridge.sinks.exchange import AnswerLost, Exchanges, ReceiverTimedOut, ReceiverUnavailable, ReceiverUnreachable
 
 if TYPE_CHECKING:
     from oncebridge.clock import Clock
@@ -101,7 +101,10 @@ class SignIn:
         self._exchanges.close()
 
     def _renewed(self) -> tuple[str, float]:
-        answer = self._exchanges.ask("POST", self._endpoint.target, self._body, self._headers, ANSWER_BYTES_MAX)
+        try:
+            answer = self._exchanges.ask("POST", self._endpoint.target, self._body, self._headers, ANSWER_BYTES_MAX)
+        except (ReceiverTimedOut, AnswerLost):
+            raise ReceiverUnreachable(f"{self._endpoint} did not answer the sign-in, so nothing was sent") from None
         if answer.status in _REFUSALS:
             raise SignInRefused(
                 f"{self._endpoint} refuses the sign-in ({answer.status}): client id or secret are wrong, or of another "

@@ -21,6 +21,7 @@ from oncebridge.sinks.promise import EFFECTIVELY_ONCE, SinkPromise
 
 try:
     from oncebridge.sinks.exchange import Answer, Exchanges, ReceiverUnavailable
+    from oncebridge.sinks.sign_in import SignIn, SignInRefused
 except ModuleNotFoundError as error:
     if error.name != "urllib3":
         raise
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 #: However long a receiver asks to be left alone: one wrong header must not keep events back for days.
 RETRY_AFTER_MAX: Final = 3600.0
 SUCCESSES: Final = range(200, 300)
+UNAUTHORIZED: Final = 401
 #: Beside all of 5xx: others of 3xx and 4xx say that the same request will never be accepted.
 PASSING: Final = frozenset({408, 409, 425, 429})
 REFUSALS: Final = range(300, 500)
@@ -75,6 +77,7 @@ class Webhook:
             timeout_seconds=settings.timeout_seconds,
             private_addresses=settings.private_addresses,
         )
+        self._sign_in = _sign_in(settings, context)
         self._breaker = context.breakers.of(str(self._endpoint))
         self._not_before_us = 0
 
@@ -96,11 +99,26 @@ class Webhook:
         body = body_of(event, self._search)
         self._keep_pause()
         with self._breaker.attempt(ReceiverUnavailable, doubtful=(ReceiverFailed,), event=event.key):
-            self._judge(self._exchanges.post(body, self._headers_of(event)))
+            self._judge(self._posted(body, self._headers_of(event)))
+
+    def _posted(self, body: bytes, headers: dict[str, str]) -> Answer:
+        """Post with a token, if one is needed; one that is refused is renewed once."""
+        if self._sign_in is None:
+            return self._exchanges.post(body, headers)
+        token = self._sign_in.token()
+        answer = self._exchanges.post(body, {**headers, "Authorization": f"Bearer {token}"})
+        if answer.status == UNAUTHORIZED:
+            token = self._sign_in.token(refused=token)
+            answer = self._exchanges.post(body, {**headers, "Authorization": f"Bearer {token}"})
+            if answer.status == UNAUTHORIZED:
+                raise SignInRefused(f"{self._endpoint} accepts no token of this client")
+        return answer
 
     def close(self) -> None:
         """Close the connections; the sink may be used again."""
         self._exchanges.close()
+        if self._sign_in is not None:
+            self._sign_in.close()
 
     def _headers_of(self, event: Event) -> dict[str, str]:
         """Add the event's key, token and attempt, all made by ourselves, to the fixed headers."""
@@ -150,6 +168,22 @@ def seconds_to_wait(retry_after: str | None, now_us: int) -> float:
 
 _SECONDS: Final = re.compile(r"[0-9]+")
 _RETRY_AFTER_LENGTH_MAX: Final = 40  # a date has 29
+
+
+def _sign_in(settings: WebhookSettings, context: SinkContext) -> SignIn | None:
+    oauth = settings.oauth
+    if oauth is None:
+        return None
+    private = settings.private_addresses
+    return SignIn(
+        read_endpoint(oauth.token_url, f"sink {settings.name}: oauth token_url", private=private),
+        oauth.client_id,
+        oauth.client_secret,
+        context.clock,
+        scope=oauth.scope,
+        timeout_seconds=settings.timeout_seconds,
+        private_addresses=private,
+    )
 
 
 def _fixed_headers(settings: WebhookSettings) -> dict[str, str]:

@@ -4,11 +4,12 @@ import re
 from itertools import combinations
 from typing import Annotated, Any, Final, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from oncebridge.errors import ConfigurationError
 from oncebridge.settings.expressions import compiled
-from oncebridge.settings.reading import declared, read_by, read_setting, read_text, read_value
+from oncebridge.settings.reading import Text, declared, read_by, read_setting, read_text, read_value
 from oncebridge.settings.secrets import EXPECTED, Reference, Secret, is_reference
 from oncebridge.settings.sinks.sink import Body, SinkSettings
 
@@ -55,6 +56,26 @@ HeaderName: TypeAlias = Annotated[
 ]
 
 
+class OAuthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to sign in with OAuth client credentials before events are posted."""
+
+    token_url: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="where tokens are given out",
+            extra={"expected": "a text such as https://login.mypurecloud.de/oauth/token", "shown": False},
+        ),
+    ]
+    client_id: Annotated[Text, Meta(description="the id of the client, or where it is")]
+    client_secret: Annotated[Reference, Meta(description="where its secret is")]
+    scope: Annotated[str, Meta(description="what the token is for, if the sign-in asks for that")] = ""
+
+    def __repr__(self) -> str:
+        """Show nothing of it."""
+        return "<OAuthSettings>"
+
+
 class WebhookSettings(SinkSettings, frozen=True, kw_only=True):
     """Where events are posted to, and how."""
 
@@ -72,6 +93,10 @@ class WebhookSettings(SinkSettings, frozen=True, kw_only=True):
         Meta(description="further headers; a value that is secret is named by where it is"),
     ] = ()
     bearer: Annotated[Reference | None, Meta(description="where the token for the Authorization header is")] = None
+    oauth: Annotated[
+        OAuthSettings | None,
+        Meta(description="instead of `bearer`: how to get a token, with token_url, client_id, client_secret and scope"),
+    ] = None
     api_key: Annotated[Reference | None, Meta(description="where the API key is")] = None
     api_key_header: Annotated[HeaderName, Meta(description="the header that has the API key")] = "X-API-Key"
     timeout_seconds: Annotated[
@@ -97,7 +122,24 @@ def _read_setting(setting: str, value: Any, where: str) -> Any:
     """Check one setting; of headers, each by itself."""
     if setting == "headers":
         return _read_headers(value, where)
+    if setting == "oauth":
+        return _read_oauth(value, where)
     return read_setting(declared(WebhookSettings), setting, value, where)
+
+
+def _read_oauth(value: Any, where: str) -> OAuthSettings:
+    if not isinstance(value, dict):
+        raise ConfigurationError(
+            f'{where}: expected a table, such as {{ token_url = "https://...", client_id = "..." }}'
+        )
+    known = declared(OAuthSettings)
+    missing = [name for name in ("token_url", "client_id", "client_secret") if name not in value]
+    if missing:
+        raise ConfigurationError(f"{where}: {missing[0]} is missing")
+    values = {name: read_setting(known, name, one, f"{where} {name}") for name, one in value.items()}
+    if is_reference(values["client_id"]):
+        values["client_id"] = read_value(Reference, values["client_id"], f"{where} client_id").value
+    return OAuthSettings(**values)
 
 
 def _read_headers(value: Any, where: str) -> tuple[tuple[str, str | Secret], ...]:
@@ -122,11 +164,12 @@ def _read_header_value(value: Any, where: str) -> str | Secret:
 def _refuse_headers_twice(sink: WebhookSettings, where: str) -> None:
     names = [name for name, _ in sink.headers]
     names += ["Authorization"] if sink.bearer is not None else []
+    names += ["Authorization"] if sink.oauth is not None else []
     names += [sink.api_key_header] if sink.api_key is not None else []
     for one, other in combinations(names, 2):
         if one.lower() == other.lower():
             raise ConfigurationError(
-                f"{where}: the header {other} is set twice, by headers, bearer or api_key; keep one"
+                f"{where}: the header {other} is set twice, by headers, bearer, oauth or api_key; keep one"
             )
 
 
