@@ -75,6 +75,7 @@ ORDER = [
     "journal.pauses",
     "journal.requests",
     "journal.tally",
+    "journal.silence",
     "journal.worker",
     "journal.writer",
     "journal.reader",

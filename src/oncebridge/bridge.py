@@ -83,8 +83,7 @@ class Bridge:
         self._breaker = ledger_breaker(self._clock)
         self._flow: Flow | None = None
         self._opening = threading.Lock()
-        #: Set once `stop` was called.
-        self.stopping = Stop()
+        self.stopping = Stop()  # set once `stop` was called
         self._metrics: EmbeddedMetrics | None = None
         self._by_topic: Counts | None = None
         self._journal: WorkerJournal | None = None
@@ -374,6 +373,7 @@ class Bridge:
             "ledger_out_of_reach": int(self._breaker.is_open),
             "receivers_out_of_reach": self.sink_context.breakers.number_open,
             "books_out_of_balance": max(0, -self.books.as_dict()["retrying"]),
+            "silent_topics": 0 if self._journal is None else self._journal.silent_topics,
         }
 
     @property

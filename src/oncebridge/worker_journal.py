@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from oncebridge.journal.pauses import Pauses
+from oncebridge.journal.silence import SilenceWatch
 from oncebridge.journal.tally import Tally
 from oncebridge.journal.worker import Worker
 from oncebridge.journal.writer import JournalWriter
@@ -73,6 +74,8 @@ class WorkerJournal:
             end_seconds=settings.handler_timeout_seconds,
         )
         self._takes_requests = takes
+        #: A function runs when something comes, and so never notices that nothing does.
+        self._silence = None if way_in == LAMBDA else SilenceWatch(clock, warn)
         self._writer = JournalWriter(
             self.tally,
             open_notes=partial(_opened_notes, ledger, settings.secret),
@@ -84,6 +87,11 @@ class WorkerJournal:
             by_invocation=way_in == LAMBDA,
         )
         self._writer.then = self._look
+
+    @property
+    def silent_topics(self) -> int:
+        """How many topics are silent that usually come at this hour."""
+        return 0 if self._silence is None else len(self._silence.silent)
 
     def look_first(self) -> None:
         """Begin, and know the pauses before the first event; a ledger that is slow is not waited for."""
@@ -115,6 +123,8 @@ class WorkerJournal:
         self._paused.reasons = Pauses(notes, self._clock).reasons()
         if self._takes_requests:
             self._runner.look(notes)
+        if self._silence is not None:
+            self._silence.look(notes)
 
 
 def _opened_notes(ledger: Ledger, secret: bytes | None) -> Notes:

@@ -178,6 +178,7 @@ GAUGES: Final = {
     "ledger_out_of_reach": "1 while calls of the ledger fail: events wait, and nothing is acknowledged.",
     "receivers_out_of_reach": "Receivers that are left alone because calls to them failed: events for them wait.",
     "books_out_of_balance": "Deliveries by which the columns of the books exceed what was received; 0 unless wrong.",
+    "silent_topics": "Topics that usually come at this hour, and have not come for much longer than usual.",
 }
 
 
