@@ -83,8 +83,11 @@ def test_a_run_answers_programs(desk, genesys):
 
 
 def test_a_run_answers_people(desk):
-    """The balance comes first, then what is missing, its cause, and what to do about it."""
-    ran = reconcile(desk)
+    """The balance comes first, then what is missing, its cause, and what to do about it; the page says the same."""
+    ran = reconcile(desk, "--html", "report.html")
+    page = (desk.folder / "report.html").read_text()
+    assert "1 without an end; 2 never" in page
+    assert TALKS[3].id in page
     first = ran.out.splitlines()[0]
     assert "1 without an end; 2 never; complete up to" in first
     assert "single conversations: 3" in ran.out

@@ -20,6 +20,9 @@ from oncebridge.errors import LedgerUnavailable, PermanentError, RetryLater
 from oncebridge.journal.records import DELIVERIES, WORKERS, HandlerSeen, SeenDelivery, WorkerSeen
 from oncebridge.journal.writer import _encode
 from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.reconciling.comparison import Counts
+from oncebridge.reconciling.result import Run, ShownGap, ShownSilence
+from oncebridge.reconciling.silences import Cause
 from payloads import CANARIES, personal, queue_conversation, raw
 
 ALL = [f"/{name}" for name in PAGES]
@@ -337,6 +340,14 @@ class Spoiled:
             at_ms=now, verdict="fresh", column="retrying", reason=safe, topic=safe, key=self.keys[0], envelope_id=safe,
             original_envelope_id=f"{safe}2", time_ms=-(10**18), retry_in_ms=10**15, handler=safe, worker=safe,
         )  # fmt: skip
+        gap = ShownGap(safe, safe, [safe], Cause.SINGLE, safe, safe)
+        silence = ShownSilence(Cause.TOPIC, safe, safe, safe, 3)
+        console.runs.keep(
+            Run(
+                made="2026-03-02T08:00:00Z", since=safe, until=safe, watermark=safe, counts=Counts(ended=2, partial=1),
+                causes={"single": 1}, silences=[silence], gaps=[gap], families=[safe], changes=[safe],
+            )
+        )  # fmt: skip
         console._notes.write_notes(WORKERS, {"hostile": _encode(worker)}, keep_us=10**12)
         console._notes.write_notes(DELIVERIES, {"99999999999999": _encode(seen)}, keep_us=10**12)
 
@@ -363,6 +374,20 @@ def test_a_text_from_outside_is_shown_and_never_obeyed(kind):
 
 def _sendable(kind):
     return HOSTILE[kind].encode("utf-8", errors="replace").decode()
+
+
+def test_runs_of_reconcile_have_a_page(place):
+    """The page on what never came shows the latest run, or the one that is asked for, and lists all of them."""
+    operator = place.person(OPERATOR)
+    assert "Nobody has asked yet" in operator.page("/missing")
+    for hour, missing in ((8, 3), (9, 0)):
+        made = f"2026-03-02T{hour:02}:00:00Z"
+        counts = Counts(ended=10, whole=10 - missing, missing=missing)
+        place.console.runs.keep(Run(made=made, since="2026-03-01T08:00:00Z", until=made, counts=counts))
+    assert "10 conversations ended; 10 came whole" in operator.page("/missing")
+    earlier = operator.page("/missing?run=2026-03-02T08%3A00%3A00Z")
+    assert "10 conversations ended; 7 came whole; 3 never" in earlier
+    assert earlier.count('aria-current="page"') == 2  # the page and the run
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

@@ -110,6 +110,8 @@ def by_query(
             read += len(page.conversations)
             known.update(one.id for one in page.conversations)
             yield page.conversations
+            if len(page.conversations) < PAGE and number * PAGE >= total:
+                break  # the last one
             number += 1
             page = _page(api, from_ms, until_ms, number, conversation)
         if reading == 0 and read == len(known) >= total:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from oncebridge import charts
@@ -24,14 +25,16 @@ from oncebridge.markup import (
     topic,
 )
 from oncebridge.quantities import count, counted, part_of, percent
+from oncebridge.reconciling.result import Run
 from oncebridge.reconciling.silences import Cause
 from oncebridge.reconciling.words import ADVICE, TITLES, balance, remarks, silence_in_words
 from oncebridge.visible import visible, visible_json
 
 if TYPE_CHECKING:
-    from oncebridge.reconciling.result import Run, ShownGap
+    from oncebridge.reconciling.result import ShownGap
 
 BYTES_MAX: Final = 300_000
+TEXT_MAX: Final = 300
 TITLE: Final = "What never came"
 _STYLE: Final = charts.STYLE + STYLE
 #: What an HTML parser may take for the end of the block, or for markup, as escapes of JSON.
@@ -39,8 +42,25 @@ _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 _LINKS: Final = {"changed": "What changed", "causes": "Causes", "silences": "Silence", "gaps": "Gaps"}
 
 
+def plain(run: Run) -> Run:
+    """Return a run whose texts are visible and short: ids come from outside, and a ledger may hold any."""
+    return msgspec.convert(_plain(msgspec.to_builtins(run)), Run)
+
+
+def _plain(node: Any) -> Any:
+    match node:
+        case str():
+            return visible(node[:TEXT_MAX])[:TEXT_MAX]
+        case list():
+            return [_plain(one) for one in node]
+        case dict():
+            return {_plain(name): _plain(one) for name, one in node.items()}
+    return node
+
+
 def page(run: Run, version: str) -> str:
     """Write the page of a run, at most `BYTES_MAX` long: of very many gaps it holds the first."""
+    run = plain(run)
     while True:
         written = _document(run, version)
         if len(written.encode()) <= BYTES_MAX or not run.gaps:
@@ -147,7 +167,7 @@ def _row(gap: ShownGap) -> tuple[None, list[Cell]]:
     missing = "everything" if gap.never else ", ".join(gap.missing)
     times = (_time(gap.ended), _time(gap.since), _time(gap.until))
     return None, [
-        Cell(tag("code", visible(gap.conversation))),
+        Cell(tag("code", gap.conversation)),
         Cell(times[0]),
         Cell(topic(missing) if not gap.never else missing),
         Cell(times[1]),
@@ -161,7 +181,7 @@ def _section(name: str, title: str, *inside: str) -> Markup:
 
 
 def _time(text: str) -> str:
-    return moment(visible(text), to_the_second=True)
+    return moment(text, to_the_second=True)
 
 
 def _policy() -> str:

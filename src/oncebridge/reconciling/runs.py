@@ -24,8 +24,8 @@ PROGRESS: Final = "reconcile.progress"
 PARTS: Final = "reconcile.parts"
 NAME: Final = "run"
 RUNS_KEPT: Final = 100
-#: How long a run that was interrupted can go on: later, Genesys' answers are others.
-PROGRESS_US: Final = DAY_US
+#: How long a run that was interrupted can go on: later, "the last 24 hours" are others.
+PROGRESS_US: Final = DAY_US // 2
 #: Of a part; more is not kept, since ledgers have bounds, and the slice is read again.
 PART_BYTES_MAX: Final = 200_000
 RUN_BYTES_MAX: Final = 300_000

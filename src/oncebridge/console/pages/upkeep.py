@@ -9,7 +9,7 @@ from oncebridge.console.layout import PREFIX, Page, Viewer, badge, empty, next_l
 from oncebridge.ledgers.findings import Level
 from oncebridge.markup import Cell, Column, joined, moment, table, tag
 from oncebridge.quantities import count
-from oncebridge.reconciling.page import TITLE, figures, sections
+from oncebridge.reconciling.page import TITLE, figures, plain, sections
 from oncebridge.reconciling.words import balance
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def missing_page(runs: Sequence[Run], chosen: str | None) -> Page:
             "Nobody has asked yet what never came. Set attendance = true for the workers, and run the command below."
         )
         return Page(title=TITLE, name="missing", main=main, commands=commands)
+    runs = [plain(one) for one in runs]
     run = next((one for one in runs if one.made == chosen), runs[0])
     columns = [Column("made"), Column("about")]
     columns += [Column(name, is_number=True) for name in ("ended", "whole", "in part", "never")]
