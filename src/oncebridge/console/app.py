@@ -27,7 +27,7 @@ from oncebridge.console.pages.letters import (
     requests_page,
 )
 from oncebridge.console.pages.now import now_page
-from oncebridge.console.pages.upkeep import doctor_page, log_page, missing_page
+from oncebridge.console.pages.upkeep import RUNS_SHOWN, doctor_page, log_page, missing_page
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra, NothingFound, OncebridgeError
 
 if TYPE_CHECKING:
@@ -356,7 +356,7 @@ class ConsoleRoutes:
         return shown(handlers_page(self._console.overview(), viewer), viewer)
 
     def _missing(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        return shown(missing_page(self._console.runs.latest(), request.query_params.get("run")), viewer)
+        return shown(missing_page(self._console.runs.latest(RUNS_SHOWN), request.query_params.get("run")), viewer)
 
     def _doctor(self, _: Request, viewer: Viewer, __: Form) -> Response:
         return shown(doctor_page(self._console.examined()), viewer)

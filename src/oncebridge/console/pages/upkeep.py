@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from oncebridge.console.layout import PREFIX, Page, Viewer, badge, empty, next_link, section, text, time_of
 from oncebridge.ledgers.findings import Level
 from oncebridge.markup import Cell, Column, joined, moment, table, tag
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from oncebridge.reconciling.result import Run
 
 _LEVELS = {Level.GOOD: "good", Level.WARNING: "warning", Level.WRONG: "bad"}
+#: Runs of reconcile on their page: each may hold a thousand gaps.
+RUNS_SHOWN = 20
 _ORDER = (Level.WRONG, Level.WARNING, Level.GOOD)
 
 
@@ -90,11 +94,12 @@ def missing_page(runs: Sequence[Run], chosen: str | None) -> Page:
             "Nobody has asked yet what never came. Set attendance = true for the workers, and run the command below."
         )
         return Page(title=TITLE, name="missing", main=main, commands=commands)
-    runs = [plain(one) for one in runs]
     run = next((one for one in runs if one.made == chosen), runs[0])
+    listed = [plain(replace(one, gaps=[], silences=[])) for one in runs]
     columns = [Column("made"), Column("about")]
     columns += [Column(name, is_number=True) for name in ("ended", "whole", "in part", "never")]
-    rows = [(None, _row(one, is_shown=one is run)) for one in runs]
+    rows = [(None, _row(one, is_shown=one.made == run.made)) for one in listed]
+    run = plain(run)
     main = joined(
         (
             tag("p", text(balance(run), most=2000), class_="lead"),
