@@ -81,6 +81,25 @@ def test_a_topic_that_is_silent_all_day_is_found(installation, family):
     assert {gap.cause for gap in gaps} == {Cause.TOPIC}
 
 
+def test_one_family_alone_is_not_everything(installation):
+    """Where only one family had anything to say for a while, and did not, it was that topic, and not everything."""
+    talks = conversations(12)
+    for place, talk in enumerate(talks[5:10]):  # they end together, and are wrapped up one after the other
+        for session in talk.sessions:
+            session.began_ms, session.ended_ms = BEGAN_MS + 2 * HOUR_MS, BEGAN_MS + 2 * HOUR_MS + 60_000
+        talk.sessions[-1].wrapped_ms = BEGAN_MS + 2 * HOUR_MS + (place + 2) * MINUTE_MS
+
+    def left_out(talk, family, _at_ms):
+        return talk in talks[5:10] and family == "wrapup" and talk.sessions[-1].wrapped_ms
+
+    for talk in talks[5:10]:
+        for session in talk.sessions[:-1]:
+            session.wrapped_ms = None
+    installation.get(stream(talks, left_out))
+    _, gaps = installation.read(talks)
+    assert [gap.cause for gap in gaps] == [Cause.TOPIC] * 5
+
+
 def test_a_day_on_which_nothing_came_is_silence(installation):
     """If nothing came at all, though it did before, everything was silent."""
     installation.get(stream(conversations(4, began_ms=BEGAN_MS - 30 * HOUR_MS, seed=9)))
