@@ -70,7 +70,7 @@ class SignIn:
         form = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
         self._body = urlencode(form).encode()
         self._lock = threading.Lock()
-        self._token = ""
+        self._token: str | None = None
         self._until_us = 0
         forks.register(self)
 
@@ -86,15 +86,16 @@ class SignIn:
         if in_child:
             self._lock = threading.Lock()
 
-    def token(self, *, refused: str = "") -> str:
+    def token(self, *, refused: str | None = None) -> str:
         """Return a valid token; `refused` is one that was not accepted, so that another one is needed."""
         with self._lock:
-            if not self._token or self._token == refused or self._clock.monotonic_us() >= self._until_us:
-                self._token = ""
-                self._token, seconds = self._renewed()
+            token = self._token
+            if token is None or token == refused or self._clock.monotonic_us() >= self._until_us:
+                self._token = None
+                token, seconds = self._renewed()
                 usable = max(seconds * _LAST_TENTH, seconds - _LAST_SECONDS)
-                self._until_us = self._clock.monotonic_us() + int(usable * 1_000_000)
-            return self._token
+                self._token, self._until_us = token, self._clock.monotonic_us() + int(usable * 1_000_000)
+            return token
 
     def close(self) -> None:
         """Close connections."""
