@@ -5,13 +5,14 @@ import json
 
 import pytest
 
-from oncebridge.claim import Status
+from oncebridge.claim import Ask, Claim, Status
 from oncebridge.identity import key_bytes, key_text, unreadable_key
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.service import signed_claim
 from oncebridge.service.claim_messages import CALL_KEY_MAX, DETAIL_MAX
 from oncebridge.settings.secrets import Secret
 from oncebridge.settings.serve import ServeSettings
+from oncebridge.sources.remote_claims import RemoteClaim
 from oncebridge.testing.clock import START_US
 from payloads import ACW, ORG, OTHER_ORG, PRESENCE, TIME_MS, envelope, presence, raw, source
 from shapes import message, records
@@ -324,7 +325,7 @@ def test_a_claim_of_another_ledger_is_refused(place, desk):
 def test_a_claim_of_another_version_is_told_so(desk, monkeypatch):
     """A text that a later version signed is not read as something else."""
     with monkeypatch.context() as later:
-        later.setattr(signed_claim, "VERSION", signed_claim.VERSION + 1)
+        later.setattr(signed_claim, "VERSION", signed_claim.VERSION_WITH_MARK + 1)
         claimed = desk.claim(EVENT)
     answered = desk.send("/claims/extend", claim=claimed["claim"])
     assert (answered.status, "another version" in answered.json["detail"]) == (400, True)
@@ -407,3 +408,14 @@ def test_keys_are_texts_like_those_of_handlers(desk):
     """`find` and `dead show` take the key of the answer."""
     claimed = desk.claim(EVENT)
     assert key_text(key_bytes(claimed["key"])) == claimed["key"]
+
+
+def test_a_claim_keeps_its_mark():
+    """Where attendance is kept, a claim's text has the mark of its event; elsewhere it is as earlier workers read it."""
+    secret = b"x" * 32
+    for mark, version in ((b"", signed_claim.VERSION), (b"\x01abc", signed_claim.VERSION_WITH_MARK)):
+        ask = Ask(key=b"k" * 16, conversation=b"c" * 16, mark=mark)
+        lent = RemoteClaim(claim=Claim(ask, 7), lease_us=5, lent_us=6, raw=b"{}")
+        text = signed_claim.sign_claim(secret, lent)
+        assert signed_claim.verify_claim(secret, text) == lent
+        assert base64.urlsafe_b64decode(text + "==")[signed_claim.MAC_BYTES] == version
