@@ -411,7 +411,7 @@ def test_keys_are_texts_like_those_of_handlers(desk):
 
 
 def test_a_claim_keeps_its_mark():
-    """Where attendance is kept, a claim's text has the mark of its event; elsewhere it is as earlier workers read it."""
+    """Where attendance is kept, a claim's text has its event's mark; elsewhere it is as before."""
     secret = b"x" * 32
     for mark, version in ((b"", signed_claim.VERSION), (b"\x01abc", signed_claim.VERSION_WITH_MARK)):
         ask = Ask(key=b"k" * 16, conversation=b"c" * 16, mark=mark)
