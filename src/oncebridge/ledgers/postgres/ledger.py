@@ -20,6 +20,7 @@ from oncebridge.ledgers import DAY_US, RETENTION_US
 from oncebridge.ledgers.grants import Seen
 from oncebridge.ledgers.postgres import migration, rows, wire
 from oncebridge.ledgers.postgres.address import Address
+from oncebridge.ledgers.postgres.attendance import PostgresAttendance, mark_arguments
 from oncebridge.ledgers.postgres.connections import Connections, LedgerConnection
 from oncebridge.ledgers.postgres.examine import examine
 from oncebridge.ledgers.postgres.notes import PostgresNotes
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.findings import Finding
     from oncebridge.ledgers.grants import Entity, Record
-    from oncebridge.ledgers.protocol import Found, LetterGroups, LetterPage, Query
+    from oncebridge.ledgers.protocol import Attendance, Found, LetterGroups, LetterPage, Query
 
 ANSWER_US: Final = 15_000_000  # how long a call may take: connecting, all tries, and the answer to its last byte
 LOOK_US: Final = 300_000_000  # the same for calls that may have to read every event
@@ -60,6 +61,7 @@ class PostgresLedger:
         self._lent = Connections(self._address, self._clock, autocommit=False)
         self.notes = PostgresNotes(self._call, self._address)
         self._pages = PostgresPages(self._call, self._address)
+        self._attendance = PostgresAttendance(self._call, self._address)
         self._placed_day = 0
 
     def __repr__(self) -> str:
@@ -192,8 +194,9 @@ class PostgresLedger:
         if not settlements:
             return []
         order = wire.in_order([settlement.claim.ask for settlement in settlements])
-        arguments = wire.settle_arguments([settlements[place] for place in order], order)
-        kept, _ = self._function("settle_batch", arguments)
+        ordered = [settlements[place] for place in order]
+        arguments, marks = wire.settle_arguments(ordered, order), mark_arguments(ordered)
+        kept, _ = self._function("settle_marked" if marks else "settle_batch", [*arguments, *marks])
         return wire.back_in_place(order, kept)
 
     def _make_places(self) -> None:
@@ -263,8 +266,9 @@ class PostgresLedger:
         """Settle and commit in one round trip, so that the claim is not locked while an answer travels."""
         if connection.is_parents:
             raise LedgerUnavailable(f"{self._address}: the handler has forked, and its transaction is the parent's")
-        arguments = wire.settle_arguments([settlement], [0])
-        statement = wire.call(self._schema, "settle_last", len(arguments))
+        marks = mark_arguments([settlement])
+        arguments = [*wire.settle_arguments([settlement], [0]), *marks]
+        statement = wire.call(self._schema, "settle_last_marked" if marks else "settle_last", len(arguments))
         settled: psycopg.Cursor[Any] | None = None
         try:
             with connection.within(ANSWER_US), connection.pipeline():
@@ -304,6 +308,10 @@ class PostgresLedger:
             return {}
         statement, values = rows.held(self._schema, keys)
         return {key: wire.entity(rest) for key, *rest in self._call(lambda one: one.ask(statement, values))}
+
+    def attendance(self, conversations: Sequence[bytes], *, since_us: int = 0) -> list[Attendance | None]:  # noqa: ARG002
+        """Read the rows of conversations."""
+        return self._attendance.read(conversations)
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's rows, with the content of dead letters."""
@@ -360,6 +368,8 @@ class PostgresLedger:
         places = self._call(lambda connection: connection.ask(f"SELECT name, day FROM {self._schema}.places()"))  # nosec B608
         forgotten = sum(self._purge_place(name, day, before_us) for name, day in places)
         self._in_pages("entity", "forget_entities", [before_us])
+        if self._attendance.is_there():
+            self._in_pages("attendance", "forget_attendance", [before_us])
         return forgotten
 
     def _purge_place(self, name: str, day: int | None, before_us: int) -> int:

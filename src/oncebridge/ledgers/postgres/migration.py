@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import errors
 
+from oncebridge.claim import MARK_BYTES, MARKS_MAX
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.postgres import from_schema_1, pages
 
@@ -40,7 +41,13 @@ _VALUES: Final = {
     "days_behind": str(DAYS_BEHIND),
     "days_ahead": str(DAYS_AHEAD),
     "places_lock": str(_PLACES_LOCK),
+    "mark_bytes": str(MARK_BYTES),
+    "marks_max": str(MARKS_MAX),
 }
+
+#: What later versions have added, by a table of each: without a version of its own, so old and new workers share a
+#: ledger. They do without notes; letters are listed by a trigger; a settle with marks has functions of its own.
+_ADDED: Final = {"note": "notes", "letter_head": "letters", "attendance": "attendance"}
 
 
 def found_version(connection: LedgerConnection, schema: str) -> int:
@@ -90,14 +97,10 @@ def migrate(connection: LedgerConnection, address: Address) -> None:
                 _bring_up(connection, schema, found)
             elif found_functions(connection, schema) < FUNCTIONS_VERSION:
                 _make_functions(connection, schema)
-            # Without a version of its own: workers do without notes, so old and new ones may share a ledger.
-            ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.note"])
-            if not there:
-                connection.execute(_script("notes", schema))
-            # Neither have these: they are kept by a trigger, whichever version a worker has.
-            ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.letter_head"])
-            if not there:
-                connection.execute(_script("letters", schema))
+            for table, script in _ADDED.items():
+                ((there,),) = connection.ask("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.{table}"])
+                if not there:
+                    connection.execute(_script(script, schema))
         pages.list_letters(connection, schema)
     except errors.InsufficientPrivilege as error:
         raise LedgerRefused(f"{address}: this user may not make the ledger's tables; {right}") from error
