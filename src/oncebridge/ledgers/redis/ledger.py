@@ -24,6 +24,7 @@ from oncebridge.ledgers.protocol import Entry, longest_unchanged
 from oncebridge.ledgers.redis import examine, wire
 from oncebridge.ledgers.redis.address import read_url
 from oncebridge.ledgers.redis.agreement import Agreement, base_of, prefixes_of, was_made
+from oncebridge.ledgers.redis.attendance import RedisAttendance
 from oncebridge.ledgers.redis.calls import Calls, SingleCalls
 from oncebridge.ledgers.redis.cluster import ClusterCalls
 from oncebridge.ledgers.redis.notes import RedisNotes
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from oncebridge.claim import Answer, Ask, Claim, Settlement
     from oncebridge.ledgers.grants import Record
-    from oncebridge.ledgers.protocol import Found, LetterGroups, LetterPage, Query
+    from oncebridge.ledgers.protocol import Attendance, Found, LetterGroups, LetterPage, Query
     from oncebridge.ledgers.redis.address import Address
 
 #: A script puts all its writes into one command, and Lua limits the size of that. A chain is not divided, unless it is
@@ -81,6 +82,7 @@ class RedisLedger:
         self._agreement: Agreement | None = None
         self.notes = RedisNotes(lambda: self._open_calls, base_of(self.address))
         self._pages = RedisPages(lambda: self._open_calls, lambda: self._prefixes, self._entries, self._clock)
+        self._attendance = RedisAttendance(lambda: self._open_calls, lambda: self._prefixes, self._retention_s)
         self._prefixes: list[bytes] = []
         self._mark = b""
         #: Handlers whose names are stored, as of this number of connections made.
@@ -366,6 +368,10 @@ class RedisLedger:
         """Find what is known of a conversation or a user: what has failed at once, the rest if there is time."""
         return self._pages.about(subject, seconds)
 
+    def attendance(self, conversations: Sequence[bytes], *, since_us: int = 0) -> list[Attendance | None]:
+        """Unite what every shard and day has of each conversation."""
+        return self._attendance.read(conversations, since_us)
+
     def _hash_scan(self, key: bytes) -> Iterator[dict[bytes, bytes]]:
         """Scan a hash without blocking the server."""
         seen: set[bytes] = set()
@@ -416,6 +422,8 @@ class RedisLedger:
             for kind, what in ((b"e:", b"event"), (b"n:", b"entity")):
                 for batch in self._key_scan(prefix, kind):
                     forgotten += self._drop(prefix, before_us, what, list(batch))
+            for keys in self._scan(prefix, b"SCAN", match=prefix + b"a:*"):
+                self._drop(prefix, before_us, b"attendance", keys)
         return forgotten
 
     def _drop(self, prefix: bytes, before_us: int, what: bytes, which: list[bytes]) -> int:

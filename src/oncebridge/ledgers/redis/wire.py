@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oncebridge.claim import Answer, Chain, Outcome, Status, Verdict
+from oncebridge.claim import Answer, Chain, Outcome, Status, Verdict, attended
 from oncebridge.discreet import Discreet
 from oncebridge.identity import envelope_mark
 from oncebridge.ledgers import DAY_MS, grants
@@ -41,7 +41,7 @@ _OUTCOMES: Final = {outcome: _LETTERS[Status(outcome.value)] for outcome in Outc
 #: The flags of asks and records.
 ALONE, LETTER, CONTENT, ENVELOPE, SHARED, STATE, REDRIVE = (1 << bit for bit in range(7))
 #: Of settlements, beside SHARED.
-CHAIN, FREES = 32, 64
+MARKED, CHAIN, FREES = 1, 32, 64
 DIGEST_BYTES: Final = 16
 
 _double = struct.Struct(">d").pack
@@ -150,6 +150,10 @@ def write_settlement(settlement: Settlement) -> bytes:
     if chain is not None and ask.entity is not None:
         flags |= CHAIN | FREES if settlement.frees else CHAIN
         entity, top, data = ask.entity, _double(chain.top), settlement.data
+    came = attended(settlement) if ask.mark else None
+    if came is not None:
+        flags |= MARKED
+        data += b"".join(came)
     return b"".join((
         _OUTCOMES[outcome],
         _BYTES[flags],

@@ -6,6 +6,7 @@
 --   <prefix>D:B       hash, first bytes of the id -> status, envelope, token: bucket B of event day D
 --   <prefix>e:ID      a settled event without a shared time: its record, which expires by itself
 --   <prefix>n:ENTITY  an entity
+--   <prefix>a:D:B     hash, conversation -> its attendance on day D: see attendance.lua
 --   <prefix>died      zset, id -> when: dead letters in order
 --   <prefix>heads     hash, id -> the group of a dead letter: handler, reason, topic
 --   <prefix>groups    zset, group -> how many dead letters are in it

@@ -1,7 +1,7 @@
 -- Forget a little. ARGV: before which time, and either a day, or ids in the hash of open ones, keys of events without a
--- shared time, or keys of entities. Returns how many events were forgotten, and whether more of the day is left.
+-- shared time, of entities, or of attendance. Returns how many events were forgotten, and whether more of the day is left.
 
--- include places records entities
+-- include places records entities attendance
 
 local BEFORE = tonumber(ARGV[1])
 local KIND, FIRST, BUCKETS_AT_ONCE = ARGV[2], 3, 1000
@@ -25,6 +25,19 @@ local function changed_before(text, at)
   return unpack_struct('>d', text, at) < BEFORE
 end
 
+local function forget_attendance(key)
+  local day = tonumber(string.match(sub(key, #PREFIX + 1), '^a:(%d+):'))
+  if not day or day * DAY_S * 1000000 >= BEFORE then return end
+  if (day + 1) * DAY_S * 1000000 <= BEFORE then
+    call('UNLINK', key)
+    return
+  end
+  local all = call('HGETALL', key)
+  for at = 1, #all, 2 do
+    if day * DAY_S * 1000000 + unpack_struct('>I4', all[at + 1], 5) * 1000 < BEFORE then call('HDEL', key, all[at]) end
+  end
+end
+
 local forgotten = 0
 for i = FIRST, #ARGV do
   local at = ARGV[i]
@@ -36,6 +49,8 @@ for i = FIRST, #ARGV do
   elseif KIND == 'event' then
     local record = call('GET', at)
     if record and changed_before(record, CHANGED_AT) then forgotten = forgotten + call('UNLINK', at) end
+  elseif KIND == 'attendance' then
+    forget_attendance(at)
   else
     local entity = call('GET', at)
     if entity and sub(entity, HOLD_AT, HOLD_AT) == FREE and changed_before(entity, TOP_END + 1) then

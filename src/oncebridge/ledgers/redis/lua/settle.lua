@@ -1,13 +1,14 @@
 -- End claims. ARGV: retention, then a settlement each:
 --   1 status | 2 flags | 3-6 day | 7-22 id | 23-30 token | for a chain: 31-46 entity, 47-54 top token |
 --   for retry: 8 bytes, microseconds until the next try | for dead: 4 bytes, the letter's length; the letter |
---   for a chain: the new data of its entity
+--   for a chain: the new data of its entity | if marked: 16 bytes, the conversation; 4 bytes, what came of it
 -- For each the answer is 1 if the claim was in force, or if this is the repeat of its end.
 
 -- include places buckets records
 
 local BEFORE = 1
-local CHAIN, FREES = 32, 64 -- flags; SHARED is as in records
+local MARKED, CHAIN, FREES = 1, 32, 64 -- flags; SHARED is as in records
+local MARKED_BYTES = 20
 local DAY, DAY_END, ID, ID_END, TOKEN, TOKEN_END = 3, 6, 7, 22, 23, 30
 
 local ids = {}
@@ -28,8 +29,14 @@ local function rare()
 return settle_otherwise, chain_in_force, write_rest
 end
 
+local function marking()
+-- include attendance settle_marks
+return add_mark, write_marks
+end
+
 -- Ends that go into buckets take the shortest way.
 local kept, settle_otherwise, chain_in_force, write_rest = {}, nil, nil, nil
+local add_mark, write_marks
 for i, id in ipairs(ids) do
   local settlement, record = ARGV[BEFORE + i], records[i]
   local status, flags = sub(settlement, 1, 1), byte(settlement, 2)
@@ -50,12 +57,17 @@ for i, id in ipairs(ids) do
   else
     kept[i] = settle_otherwise(settlement, id, record, is_claimed)
   end
+  if flag(flags, MARKED) and kept[i] == 1 then -- a repeat has left the same mark already
+    if not add_mark then add_mark, write_marks = marking() end
+    add_mark(settlement)
+  end
 end
 
 -- Writes that take memory come first: a full server refuses them, and then nothing has been erased.
 if #written > 0 then call('HSET', OPEN, unpack(written)) end
 if #letters > 0 then call('HSET', LETTERS, unpack(letters)) end
 if write_rest then write_rest() end
+if write_marks then write_marks() end
 write_days()
 if #erased > 0 then call('HDEL', OPEN, unpack(erased)) end
 if #letters_erased > 0 then call('HDEL', LETTERS, unpack(letters_erased)) end

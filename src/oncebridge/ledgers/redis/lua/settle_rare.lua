@@ -44,10 +44,11 @@ local function letter_end(settlement)
 end
 
 local function data_of(settlement)
-  local status = sub(settlement, 1, 1)
-  if status == RETRY then return sub(settlement, extra_at(settlement) + 8) end
-  if status == DEAD then return sub(settlement, letter_end(settlement) + 1) end
-  return sub(settlement, extra_at(settlement))
+  local status, last = sub(settlement, 1, 1), -1
+  if flag(byte(settlement, 2), MARKED) then last = -1 - MARKED_BYTES end
+  if status == RETRY then return sub(settlement, extra_at(settlement) + 8, last) end
+  if status == DEAD then return sub(settlement, letter_end(settlement) + 1, last) end
+  return sub(settlement, extra_at(settlement), last)
 end
 
 local function write_entities()
