@@ -264,7 +264,10 @@ def _all_used(arguments):
 def _holds(arguments, item):
     """Tell whether a condition holds, of the kinds that the ledger writes."""
     expression = arguments.get("ConditionExpression")
-    return not expression or all(_term_holds(term, arguments, item or {}) for term in expression.split(" AND "))
+    return not expression or any(
+        all(_term_holds(term, arguments, item or {}) for term in terms.split(" AND "))
+        for terms in expression.split(" OR ")
+    )
 
 
 def _term_holds(term, arguments, item):
@@ -273,6 +276,8 @@ def _term_holds(term, arguments, item):
         return names[match[1]] not in item
     if match := re.fullmatch(r"begins_with\((\S+), (\S+)\)", term):
         return item[names.get(match[1], match[1])]["S"].startswith(values[match[2]]["S"])
+    if match := re.fullmatch(r"size\((\S+)\) < (\S+)", term):
+        return len(item[names[match[1]]]["BS"]) < int(values[match[2]]["N"])
     name, operator, value = term.split()
     found, wanted = item.get(names.get(name, name)), values[value]
     if found is None or found.keys() != wanted.keys():
@@ -283,15 +288,27 @@ def _term_holds(term, arguments, item):
 def _updated(item, arguments):
     """Apply an update of the kinds that the ledger writes."""
     names, values = arguments["ExpressionAttributeNames"], arguments["ExpressionAttributeValues"]
-    match = re.fullmatch(r"SET (.*?)(?: REMOVE (.*))?", arguments["UpdateExpression"])
+    match = re.fullmatch(r"(?:ADD (.*?) )?SET (.*?)(?: REMOVE (.*))?", arguments["UpdateExpression"])
     changed = dict(item)
-    for part in match[1].split(", "):
+    for part in match[1].split(", ") if match[1] else ():
+        name, more = part.split()
+        changed[names[name]] = _added(item.get(names[name]), values[more])
+    for part in re.split(r", (?![^(]*\))", match[2]):
         name, _, *source = part.split()
         if len(source) == 1:
             changed[names[name]] = values[source[0]]
+        elif kept := re.fullmatch(r"if_not_exists\((\S+), (\S+)\)", " ".join(source)):
+            changed[names[name]] = item.get(names[kept[1]], values[kept[2]])
         else:
             of, _, more = source
             changed[names[name]] = {"N": str(int(item[names[of]]["N"]) + int(values[more]["N"]))}
-    for name in match[2].split(", ") if match[2] else ():
+    for name in match[3].split(", ") if match[3] else ():
         changed.pop(names[name], None)
     return changed
+
+
+def _added(before, more):
+    """Add to a number or to a set; both begin with nothing."""
+    if "N" in more:
+        return {"N": str(int((before or {"N": 0})["N"]) + int(more["N"]))}
+    return {"BS": sorted({*(before or {"BS": ()})["BS"], *more["BS"]})}

@@ -80,10 +80,12 @@ class TestDynamoDBLedger(LedgerContract):
     lease_us = 600_000_000
     brief_us = 60_000_000
     patience_s = 120
+    marks_max = 120
 
     @pytest.fixture
-    def new_ledger(self, client):
+    def new_ledger(self, client, monkeypatch):
         """Make a table for a test, and as many handles onto it as wanted."""
+        monkeypatch.setattr("oncebridge.ledgers.dynamodb.attendance.MARKS_MAX", self.marks_max)
         self.client, self.table = client, f"once-{secrets.token_hex(4)}"
         OnSharedClient(client, self.table).migrate()
         # The emulator removes what has expired by the real time, so nothing may expire by that.

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from ledgers.mistakes_in_attendance import ATTENDANCE_MISTAKES
 from ledgers.mistakes_in_pages import PAGE_MISTAKES
 from oncebridge.claim import Status
 from oncebridge.errors import ClaimLost
@@ -153,6 +154,7 @@ NOTE_MISTAKES = [
 VERB_MISTAKES = [
     *NOTE_MISTAKES,
     *PAGE_MISTAKES,
+    *ATTENDANCE_MISTAKES,
     (
         "attempts from nought",
         "claim",

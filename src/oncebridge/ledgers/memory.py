@@ -44,8 +44,8 @@ class Changes:
         """Change nothing yet."""
         self.records: dict[tuple[bytes, str], tuple[Ask, Record, Letter | None]] = {}
         self.entities: dict[bytes, Entity] = {}
-        #: Marks of attendance, each with its conversation.
-        self.came: list[tuple[bytes, bytes]] = []
+        #: Marks of attendance, by conversation.
+        self.came: dict[bytes, list[bytes]] = {}
 
     def add(self, ask: Ask, kept: Kept, letter: Letter | None = None) -> None:
         """Add the changes of one claim."""
@@ -174,7 +174,7 @@ class MemoryLedger:
         changes.add(ask, kept, settlement.letter)
         came = attended(settlement)
         if came is not None and kept.record is not None:
-            changes.came.append(came)
+            changes.came.setdefault(came[0], []).append(came[1])
         return kept.ok
 
     def transaction(self, settlement: Settlement) -> Loan[sqlite3.Connection]:
@@ -236,9 +236,9 @@ class MemoryLedger:
             elif self.letters and not record.letter:
                 self.letters.pop(at, None)
         self.entities.update(changes.entities)
-        for conversation, mark in changes.came:
+        for conversation, marks in changes.came.items():
             before = self.attendances.get(conversation)
-            self.attendances[conversation] = with_marks(before, [mark], self._clock.now_us())
+            self.attendances[conversation] = with_marks(before, marks, self._clock.now_us())
         self._unwritten = None
 
     def _commit(self, commit: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ One table, keys `pk` and `sk`:
     event#KEY   handler#NAME      the record of an event for one handler, with the beginning of its dead letter
     event#KEY   letter#ID#0001    a further part of a dead letter that is too large for one item
     entity#KEY  entity            who holds an entity, and bytes of its newest state
+    conversation#KEY  attendance  which marks came of a conversation: see attendance.py
     ledger      meta              schema and secret
     count#, note#                 notes for people: see notes.py
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: In DynamoDB's form: attribute -> {type: value}.
 Item = dict[str, dict[str, Any]]
+#: The operator of a condition that an attribute is absent; it has no value.
+ABSENT: Final = "absent"
 #: The condition of a write: attribute, operator, value. None: the item must not exist.
 Condition = list[tuple[str, str, Any]] | None
 
@@ -37,6 +40,7 @@ EVENT: Final = "event#"
 HANDLER: Final = "handler#"
 LETTER: Final = "letter#"
 ENTITY: Final = "entity#"
+CONVERSATION: Final = "conversation#"
 EXPIRES: Final = "expires"
 #: Attributes that exist only while a dead letter is kept: its id, the number of further parts, its reason, its
 #: beginning.
@@ -261,7 +265,10 @@ def _conditional(condition: Condition) -> dict[str, Any]:
         nothing = {"ConditionExpression": "attribute_not_exists(#pk)", "ExpressionAttributeNames": {"#pk": "pk"}}
         return {**nothing, **shown}
     return {
-        "ConditionExpression": " AND ".join(f"#{name} {operator} :if_{name}" for name, operator, _ in condition),
+        "ConditionExpression": " AND ".join(
+            f"attribute_not_exists(#{name})" if operator == ABSENT else f"#{name} {operator} :if_{name}"
+            for name, operator, _ in condition
+        ),
         "ExpressionAttributeNames": {f"#{name}": name for name, *_ in condition},
         "ExpressionAttributeValues": wrapped({f":if_{name}": value for name, _, value in condition}),
         **shown,

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from oncebridge import forks
-from oncebridge.claim import Answer, Claim, Verdict
+from oncebridge.claim import Answer, Claim, Verdict, attended
 from oncebridge.clock import Clock, SystemClock
 from oncebridge.errors import ConfigurationError, LedgerUnavailable
 from oncebridge.ledgers import RETENTION_US
 from oncebridge.ledgers.dynamodb import moves, pages, schema, search
+from oncebridge.ledgers.dynamodb.attendance import read_attendance
 from oncebridge.ledgers.dynamodb.call_threads import CallThreads
 from oncebridge.ledgers.dynamodb.errors import Place
 from oncebridge.ledgers.dynamodb.examine import examined
@@ -28,11 +29,11 @@ from oncebridge.ledgers.dynamodb.transaction import settle_with
 from oncebridge.ledgers.grants import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from oncebridge.claim import Ask, Settlement, Status
     from oncebridge.ledgers.findings import Finding
-    from oncebridge.ledgers.protocol import Entry, Found, LetterGroups, LetterPage, Query
+    from oncebridge.ledgers.protocol import Attendance, Entry, Found, LetterGroups, LetterPage, Query
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -176,7 +177,7 @@ class DynamoDBLedger:
         return self._renewed(asks, answers, lease_us)
 
     def _by_entity(
-        self, work: Callable[[list[T]], list[R]], items: Sequence[T], entities: Sequence[bytes | None]
+        self, work: Callable[[list[T]], list[R]], items: Sequence[T], entities: Iterable[bytes | None]
     ) -> list[R]:
         """Do the work for each fact, and for the states of each entity together; return its results in order."""
         groups: dict[bytes | int, list[int]] = {}
@@ -212,8 +213,9 @@ class DynamoDBLedger:
         """End claims in force."""
         table = self._table
         patience = table.patience(SETTLE_WITHIN_US)
-        chains = [one.claim.ask.entity if one.claim.chain is not None else None for one in settlements]
-        return self._by_entity(lambda chain: moves.settle(table, patience, chain), settlements, chains)
+        return self._by_entity(
+            lambda some: moves.settle(table, patience, some), settlements, map(_settled_with, settlements)
+        )
 
     @contextmanager
     def transaction(self, settlement: Settlement) -> Iterator[list[Any]]:
@@ -234,6 +236,10 @@ class DynamoDBLedger:
         entities = dict(zip(held, self._each(lambda key: search.entity_of(table, key), held), strict=True))
         now_us = table.now_us()
         return [Seen(records[ask.key], entities.get(ask.entity or b""), now_us) for ask in asks]
+
+    def attendance(self, conversations: Sequence[bytes], *, since_us: int = 0) -> list[Attendance | None]:  # noqa: ARG002
+        """Read the items of conversations, a hundred with each call."""
+        return read_attendance(lambda: self._table, self._each, conversations)
 
     def get(self, key: bytes) -> list[Entry]:
         """Return the event's items, with the content of dead letters."""
@@ -266,3 +272,11 @@ class DynamoDBLedger:
     def examine(self) -> Iterator[Finding]:
         """Check the table's settings, the clock, and this worker's permissions."""
         return examined(self._table)
+
+
+def _settled_with(settlement: Settlement) -> bytes | None:
+    """Return what ends have in common that are written together: transactions on one item conflict."""
+    if settlement.claim.chain is not None:
+        return settlement.claim.ask.entity
+    came = attended(settlement)
+    return None if came is None else b"conversation " + came[0]

@@ -6,17 +6,22 @@ claim is in force. Only if that is wrong, the answer shows the item, and the pur
 The states of an entity are a chain. A claim reads all of it at one moment, takes the entity's lease by one conditional
 update, and then writes the records, each by itself: nobody else can change them meanwhile. A settle ends any number of
 its states and writes the entity in one transaction, since the last one frees the entity.
+
+A mark of attendance is written together with the end that it belongs to, so there a fact is a transaction, too.
 """
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from oncebridge.claim import SETTLED, Answer, Chain, Outcome, Status, Verdict
-from oncebridge.ledgers.dynamodb.errors import ConditionFailed
+from oncebridge.claim import SETTLED, Answer, Chain, Outcome, Status, Verdict, attended
+from oncebridge.ledgers.dynamodb.attendance import attendance_key, is_full, mark_write
+from oncebridge.ledgers.dynamodb.errors import CONDITION_FAILED, ConditionFailed
 from oncebridge.ledgers.dynamodb.items import (
+    ABSENT,
     EXPIRES,
     OF_FIRST_SCHEMA,
     OF_LETTER,
@@ -35,6 +40,7 @@ from oncebridge.ledgers.dynamodb.items import (
 from oncebridge.ledgers.dynamodb.letters import Written, remove_parts, write_parts
 from oncebridge.ledgers.dynamodb.table import Contention
 from oncebridge.ledgers.grants import Granted, claim_chain, claim_fact, extend_claim, settle_claim
+from oncebridge.ledgers.marks import marks_by_conversation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
 
 _NOTHING: Final = Stored({})
 CHAIN_MAX: Final = 90  # states of an entity in one call: DynamoDB reads and writes 100 items together
+MARKED_MAX: Final = 45  # where each may have a conversation of its own beside it
 
 
 def record_key(ask: Ask) -> Item:
@@ -184,7 +191,7 @@ def extend(table: Table, patience: Patience, claim: Claim, lease_us: int) -> boo
 
 
 def settle(table: Table, patience: Patience, settlements: Sequence[Settlement]) -> list[bool]:
-    """End the claim of one fact, or claims of one chain, in order."""
+    """End the claim of one fact, or of facts that mark one conversation, or claims of one chain, in order."""
     written = [
         write_parts(table, patience, one.claim.ask.key, one.letter) if one.letter else None for one in settlements
     ]
@@ -206,17 +213,50 @@ def _settle(
     table: Table, patience: Patience, settlements: Sequence[Settlement], written: Sequence[Written | None]
 ) -> list[_End]:
     if settlements[0].claim.chain is None:
-        return [_settle_fact(table, patience, settlements[0], written[0])]
+        return _settle_facts(table, patience, settlements, written)
+    ends: list[_End] = []
+    at_once = MARKED_MAX if any(map(attended, settlements)) else CHAIN_MAX
+    for start in range(0, len(settlements), at_once):
+        part = slice(start, start + at_once)
+        ends += _settle_chain(table, patience, settlements[part], written[part])
+    return ends
+
+
+def _settle_facts(
+    table: Table, patience: Patience, settlements: Sequence[Settlement], written: Sequence[Written | None]
+) -> list[_End]:
+    """End facts of one conversation together where all are in force, else one after the other."""
     ends: list[_End] = []
     for start in range(0, len(settlements), CHAIN_MAX):
         part = slice(start, start + CHAIN_MAX)
-        ends += _settle_chain(table, patience, settlements[part], written[part])
+        some = list(zip(settlements[part], written[part], strict=True))
+        if len(some) > 1 and _settle_together(table, patience, some):
+            ends += [(True, _NOTHING, _after(_NOTHING, *one)) for one in some]
+        else:
+            ends += [_settle_fact(table, patience, *one) for one in some]
     return ends
+
+
+def _settle_together(table: Table, patience: Patience, ends: Sequence[tuple[Settlement, Written | None]]) -> bool:
+    """End facts in one transaction; False if one of them must be looked at, and nothing was written."""
+    asks = [one.claim.ask for one, _ in ends]
+    if len({(ask.key, ask.handler) for ask in asks}) < len(asks):
+        return False
+    now_us = table.now_us()
+    writes = [settle_write(table, *end, _NO_LETTER, now_us=now_us) for end in ends]
+    marked = marks_by_conversation(one for one, _ in ends)
+    writes += [mark_write(table, *one, now_us=now_us) for one in marked.items()]
+    try:
+        table.write(patience, *writes)
+    except ConditionFailed:
+        return False
+    return True
 
 
 def _settle_fact(table: Table, patience: Patience, settlement: Settlement, written: Written | None) -> _End:
     contention = Contention(table, patience)
     event = _NOTHING
+    came = attended(settlement)
     while True:
         now_us = table.now_us()
         if event.said:
@@ -224,8 +264,19 @@ def _settle_fact(table: Table, patience: Patience, settlement: Settlement, writt
             if kept.record is None:
                 return kept.ok, event, event
         try:
-            before = table.write(patience, settle_write(table, settlement, now_us, written), ReturnValues="ALL_OLD")
+            if came is None:
+                end = settle_write(table, settlement, written, now_us=now_us)
+                before = table.write(patience, end, ReturnValues="ALL_OLD")
+            else:
+                unseen = [] if event.said else [_NO_LETTER]
+                # A transaction does not return the old item, so a letter that is to be erased must have been seen.
+                end = settle_write(table, settlement, written, *unseen, now_us=now_us)
+                table.write(patience, end, mark_write(table, came[0], [came[1]], now_us=now_us))
+                before = event
         except ConditionFailed as failed:
+            if failed.codes[0] != CONDITION_FAILED:
+                came = None  # the conversation is full
+                continue
             event = table.found(patience, failed, record_key(settlement.claim.ask))
             if not event.said:
                 return False, event, event
@@ -240,8 +291,11 @@ def _settle_chain(
     """End states of one chain and write their entity, all or nothing; if that fails, only those in force."""
     contention = Contention(table, patience)
     asks = [one.claim.ask for one in settlements]
+    conversations = marks_by_conversation(settlements)
+    keys = [*map(record_key, asks), *map(attendance_key, conversations)]
     while True:
-        entity, *events = table.read_together(patience, key_of_entity(asks[0]), *map(record_key, asks))
+        entity, *found = table.read_together(patience, key_of_entity(asks[0]), *keys)
+        events, full = found[: len(asks)], set(compress(conversations, map(is_full, found[len(asks) :])))
         now_us = table.now_us()
         kept = [
             settle_claim(one, event.record, entity.entity, now_us)
@@ -249,9 +303,12 @@ def _settle_chain(
         ]
         places = [place for place, one in enumerate(kept) if one.record is not None]
         if places:
-            writes = [settle_write(table, settlements[place], now_us, written[place]) for place in places]
+            writes = [settle_write(table, settlements[place], written[place], now_us=now_us) for place in places]
+            writes.append(entity_settle_write(table, settlements[places[-1]], now_us))
+            came = marks_by_conversation(settlements[place] for place in places)
+            writes += [mark_write(table, *one, now_us=now_us) for one in came.items() if one[0] not in full]
             try:
-                table.write(patience, *writes, entity_settle_write(table, settlements[places[-1]], now_us))
+                table.write(patience, *writes)
             except ConditionFailed:
                 contention.again()
                 continue
@@ -268,7 +325,13 @@ def _after(before: Stored, settlement: Settlement, written: Written | None) -> S
     return _NOTHING if Status(settlement.outcome.value) in SETTLED else before
 
 
-def settle_write(table: Table, settlement: Settlement, now_us: int, written: Written | None) -> Write:
+#: The condition that no dead letter of the event is kept.
+_NO_LETTER: Final = ("letter", ABSENT, None)
+
+
+def settle_write(
+    table: Table, settlement: Settlement, written: Written | None, *conditions: tuple[str, str, Any], now_us: int
+) -> Write:
     """Write the end of a claim on the condition that it is in force: the result of `settle_claim`, as one update."""
     claim, outcome = settlement.claim, settlement.outcome
     over = Status(outcome.value) in SETTLED and outcome is not Outcome.DEAD
@@ -282,7 +345,7 @@ def settle_write(table: Table, settlement: Settlement, now_us: int, written: Wri
         **(dict.fromkeys(OF_LETTER) if over else {}),
         **(written.attributes if written is not None else {}),
     }
-    in_force = [("status", "=", Status.CLAIMED.value), ("token", "=", claim.token)]
+    in_force = [("status", "=", Status.CLAIMED.value), ("token", "=", claim.token), *conditions]
     failed = 1 if outcome in (Outcome.RETRY, Outcome.DEAD) else 0
     return update(record_key(claim.ask), changes, in_force, attempts=failed)
 

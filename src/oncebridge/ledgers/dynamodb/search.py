@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oncebridge.claim import SETTLED, Status, read_newest
 from oncebridge.ledgers.dynamodb.errors import ConditionFailed
 from oncebridge.ledgers.dynamodb.items import (
+    CONVERSATION,
     ENTITY,
     EVENT,
     EXPIRES,
@@ -38,7 +39,7 @@ ORPHAN_US: Final = 3_600_000_000
 #: Without the content of letters.
 SHOWN: Final = (
     *("pk", "sk", "rev", "status", "token", "attempts", "changed_us", "retry_at_us", "lease_until_us", "nonce"),
-    *("letter", "parts", "reason", "entity", "data", "expires", *OF_FIRST_SCHEMA),
+    *("letter", "parts", "reason", "entity", "data", "expires", "last_us", *OF_FIRST_SCHEMA),
 )
 #: The attributes of a record.
 _OF_RECORD: Final = ("pk", "sk", EXPIRES, *Record.__struct_fields__)
@@ -176,7 +177,7 @@ def matches(query: Query, said: dict[str, Any]) -> bool:
 def purge(
     table: Table, older_than_us: int, each: Callable[[Callable[[Stored], bool], list[Stored]], list[bool]]
 ) -> int:
-    """Forget events settled before then, entities unused since, and parts of letters that no event names."""
+    """Forget events settled before then, what is unused since, and parts of letters that no event names."""
     before_us = table.now_us() - older_than_us
     events = [event for event in _events(table) if _is_over(event.said) and event.said["changed_us"] < before_us]
     forgotten = sum(each(lambda event: _forget(table, event), events))
@@ -185,7 +186,8 @@ def purge(
         for entity in _scanned(table, ENTITY, "entity")
         if "lease_until_us" not in entity.said and entity.said["changed_us"] < before_us
     ]
-    each(lambda entity: _forget(table, entity), resting)
+    resting += [one for one in _scanned(table, CONVERSATION, "attendance") if one.said["last_us"] < before_us]
+    each(lambda item: _forget(table, item), resting)
     for part in [part for part in _scanned(table, EVENT, LETTER) if not _is_named(table, part.said)]:
         table.on_table(table.patience(), "delete_item", Key=key_of(part.said))
     return forgotten

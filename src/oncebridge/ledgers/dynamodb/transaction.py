@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from oncebridge.claim import attended
 from oncebridge.errors import ClaimLost, HandlerWriteRefused, LedgerRefused, PermanentError
+from oncebridge.ledgers.dynamodb.attendance import attendance_key, is_full, mark_write
 from oncebridge.ledgers.dynamodb.errors import CONDITION_FAILED, ConditionFailed
 from oncebridge.ledgers.dynamodb.items import Stored
 from oncebridge.ledgers.dynamodb.letters import remove_parts
@@ -28,16 +30,19 @@ def settle_with(table: Table, patience: Patience, settlement: Settlement, writes
         PermanentError: The handler's writes are no transaction that DynamoDB could ever accept.
 
     """
-    ask, chain = settlement.claim.ask, settlement.claim.chain
-    if chain is None:
-        event, entity = table.read(patience, record_key(ask)), Stored({})
-    else:
-        event, entity = table.read_together(patience, record_key(ask), key_of_entity(ask))
+    ask, chain, came = settlement.claim.ask, settlement.claim.chain, attended(settlement)
+    keys = [record_key(ask)]
+    keys += [key_of_entity(ask)] if chain is not None else []
+    keys += [attendance_key(came[0])] if came is not None else []
+    event, *more = table.read_together(patience, *keys) if len(keys) > 1 else [table.read(patience, *keys)]
+    entity = more[0] if chain is not None else Stored({})
     now_us = table.now_us()
     if settle_claim(settlement, event.record, entity.entity, now_us).record is None:
         raise ClaimLost
-    own = [settle_write(table, settlement, now_us, None)]
+    own = [settle_write(table, settlement, None, now_us=now_us)]
     own += [entity_settle_write(table, settlement, now_us)] if chain is not None else []
+    if came is not None and not is_full(more[-1]):
+        own.append(mark_write(table, came[0], [came[1]], now_us=now_us))
     items = [*writes, *({write.kind: {"TableName": table.place.table, **write.arguments}} for write in own)]
     if len(items) > WRITES_MAX:
         raise PermanentError(
