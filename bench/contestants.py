@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from oncebridge import Bridge
+from oncebridge import Bridge, Settings
 
 if TYPE_CHECKING:
     from oncebridge import Event
@@ -44,9 +44,17 @@ class Contestant(Protocol):
 class Oncebridge:
     """The bridge on any ledger, all verdicts on, in batches of a size."""
 
-    def __init__(self, url: str, handler: Handler = do_nothing, *, size: int = BATCH, journal: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        handler: Handler = do_nothing,
+        *,
+        size: int = BATCH,
+        journal: bool = False,
+        attendance: bool = False,
+    ) -> None:
         """Connect, with the ledger's tables made where it needs any."""
-        self._bridge = Bridge(url)
+        self._bridge = Bridge(url, settings=Settings(attendance=attendance))
         self._bridge.on("*")(handler)
         self._bridge.ledger.migrate()
         self._bridge.open()

@@ -189,6 +189,24 @@ def with_journal(place: Place) -> Iterator[Row]:
         yield _speed_row(what, beside, _rates(place, makers, {MIXED: mixed}), 0.98)
 
 
+def with_attendance(place: Place) -> Iterator[Row]:
+    """Measure what it costs that attendance is kept."""
+    ledgers = {
+        "Redis": (place.redis_url(13), place.redis_url(14)),
+        "SQLite": (f"sqlite:///{place.folder}/attendance.db", f"sqlite:///{place.folder}/no-attendance.db"),
+        "Postgres": (schema_url(place.postgres, "attendance_kept"), schema_url(place.postgres, "no_attendance")),
+    }
+    for ledger, (url, other) in ledgers.items():
+        what, beside = f"{ledger}, {BATCHES}, with attendance", "without it"
+        makers = {what: partial(Oncebridge, url, attendance=True), beside: partial(Oncebridge, other)}
+        yield _speed_row(what, beside, _rates(place, makers, {FACTS: facts}), None)
+
+
+def schema_url(url: str, schema: str) -> str:
+    """Return the URL of another schema of a database."""
+    return f"{url}{'&' if '?' in url else '?'}schema={schema}"
+
+
 def _rates(
     place: Place,
     makers: Mapping[str, Callable[..., Contestant]],
@@ -477,6 +495,7 @@ MEASURES: Final[Mapping[str, Callable[[Place], Iterator[Row]]]] = {
     "sqlite": on_sqlite,
     "postgres": on_postgres,
     "journal": with_journal,
+    "attendance": with_attendance,
     "engine": processor_time,
     "memory": memory,
     "serve": over_http,

@@ -30,6 +30,7 @@ PARTS = (
     "sqlite",
     "postgres",
     "journal",
+    "attendance",
     "engine",
     "memory",
     "serve",

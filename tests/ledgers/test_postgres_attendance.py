@@ -92,6 +92,13 @@ def test_a_settle_without_marks_calls_what_it_always_called(url, ledger):
         pass
 
 
+def test_a_mark_across_two_others_is_not_there_yet(ledger):
+    """Bytes that are the end of one mark and the beginning of the next are no mark, and one that is there stays one."""
+    for number, one in enumerate((b"abcd", b"efgh", b"cdef", b"efgh", b"cdef")):
+        assert ledger.settle([as_done(take(ledger, number, conversation=CALL, mark=one))]) == [True]
+    assert ledger.attendance([CALL])[0].marks == b"abcdcdefefgh"
+
+
 def test_batches_that_share_conversations_never_deadlock(url, ledger):
     """Workers that settle events of the same conversations, each in its own order, wait for each other at most."""
     workers, rounds, conversations = 4, 10, 8

@@ -125,5 +125,11 @@ def attending(ledger: Ledger, clock: Clock, settings: Settings) -> Attending | N
             f"attendance: {type(ledger).__name__} keeps none; take a ledger that does, such as sqlite:///once.db, or "
             "leave attendance out"
         )
-    ledger.attendance([])  # tables from before there was attendance are refused now, and not once an event has ended
+    try:
+        ledger.attendance(
+            []
+        )  # tables from before there was attendance are refused now, and not once an event has ended
+    except BaseException:
+        ledger.close()  # without a flow nobody else would
+        raise
     return Attending(ledger.notes, clock, int(max(settings.retention_days, 1) * DAY_US))

@@ -8,6 +8,7 @@ from psycopg import errors
 
 from oncebridge.claim import attended
 from oncebridge.errors import LedgerRefused
+from oncebridge.ledgers.marks import marks_in
 from oncebridge.ledgers.postgres.arrays import Bytes
 from oncebridge.ledgers.protocol import Attendance
 
@@ -50,7 +51,10 @@ class PostgresAttendance:
                     f"oncebridge migrate --ledger '{self._address}', and grant what docs/ledgers.md says"
                 ) from error
             raise
-        found = {conversation: Attendance(*rest) for conversation, *rest in rows}
+        found = {
+            conversation: Attendance(b"".join(sorted(marks_in(marks))), first_us, last_us)
+            for conversation, marks, first_us, last_us in rows
+        }
         return [found.get(conversation) for conversation in conversations]
 
     def is_there(self) -> bool:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from oncebridge.ledgers.redis.calls import Calls
 
-#: Conversations in one call: looked up for a month of days, they hold the server up for a few milliseconds.
-AT_ONCE: Final = 200
+#: Conversations in one call: looked up for a month of days, they hold the server up for some milliseconds.
+AT_ONCE: Final = 50
 
 _times: Final = struct.Struct(">II")  # as lua/attendance.lua defines them
 
