@@ -73,7 +73,11 @@ def work(url):
         assert all(ledger.settle([Settlement(held, Outcome.DONE)]))
         with ledger.transaction(Settlement(take(ledger, 2), Outcome.DONE)):
             pass
-        assert ledger.purge(older_than_us=0) == 2
+        held = take(ledger, 4, conversation=key(1), mark=b"mark")
+        assert all(ledger.settle([Settlement(held, Outcome.DONE)]))
+        assert ledger.attendance([key(1)])[0].marks == b"mark"
+        assert ledger.purge(older_than_us=0) == 3
+        assert ledger.attendance([key(1)]) == [None]
         held = take(ledger, 3)
         assert all(ledger.settle([Settlement(held, Outcome.DEAD, letter=LETTER)]))
         assert ledger.letter_groups().total == 1
@@ -92,6 +96,7 @@ def look(url):
         assert ledger.letter_page(Query()).entries == []
         assert ledger.letter_groups().complete
         assert ledger.about(key(1), seconds=10).complete
+        assert ledger.attendance([key(1)]) == [None]
 
 
 def test_the_grants_are_enough(roles):
