@@ -71,7 +71,7 @@ PARTS: Final = {
         Part("poison", "planted events by every way in: other senders, copies, ids, times and versions made up",
              "poison:poison", 10_000, "planted"),
         Part("canaries", "personal data and secrets through every path, crashes too: shown to nobody who did not ask",
-             "canaries:canaries", 50, "canaries", ALL),
+             "canaries:canaries", 50, "canaries", ALL, 20),
         Part("controls", "wrong programs: what people write by hand, and ours with a single check taken out",
              "controls:controls", 20, "seeds"),
         Part("contenders", "64 processes that contend for one event, and for one entity: one holder, rising tokens",

@@ -253,6 +253,8 @@ def _watched(place: Place) -> dict[str, bytes]:
     os.environ.update(place.environment)
     log, printed = io.StringIO(), io.StringIO()
     logging.basicConfig(stream=log, level=logging.DEBUG, force=True)
+    # At this level it writes down every request, and so dead letters; docs/guarantees.md warns of it.
+    logging.getLogger("botocore").setLevel(logging.INFO)
     found: dict[str, bytes] = {}
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         found |= _observed(place)
