@@ -46,6 +46,16 @@ def place_of(ledger: str, folder: Path) -> Iterator[str]:
         raise ValueError(f"no such ledger: {ledger!r}; there are {', '.join(LEDGERS)}, or give a URL")
 
 
+def place_beside(url: str, folder: Path, name: str) -> str:
+    """Return a new ledger on the same server. DynamoDB's emulator makes tables slowly: there it is the same one."""
+    ledger = kind_of(url)
+    if ledger == "sqlite":
+        return f"sqlite:///{folder}/{name}.db"
+    if ledger == "dynamodb":
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{'schema' if ledger == 'postgres' else 'name'}={name}"
+
+
 def prepare(url: str) -> None:
     """Make the ledger's tables, and that of the effects. Runs in a process of its own."""
     from oncebridge import Bridge

@@ -221,8 +221,8 @@ class Child:
     def __init__(self, work: Callable[[], Any]) -> None:
         """Begin the work."""
         self._ours, theirs = socket.socketpair()
-        self._pid = os.fork()
-        if not self._pid:
+        self.pid = os.fork()
+        if not self.pid:
             self._ours.close()
             try:
                 send(theirs, [work()])
@@ -240,7 +240,7 @@ class Child:
         """Wait for what came of it, which JSON can hold."""
         with self._ours:
             answer = receive(self._ours)
-        os.waitpid(self._pid, 0)
+        os.waitpid(self.pid, 0)
         if answer is None:
             raise RuntimeError("a process that looks at the outcome died; its error is above")
         return answer[0]

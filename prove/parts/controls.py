@@ -18,7 +18,7 @@ from prove.attack import LONG_LEASE_SECONDS, Attack, Tally, attack
 from prove.by_hand import content, envelope_id, look_process_set, powertools, set_nx_then_process
 from prove.mishaps import Place, failing_over, replace_file
 from prove.outcome import Options, Outcome
-from prove.places import kind_of, place_of, prepare
+from prove.places import kind_of, place_beside, place_of, prepare
 from prove.removals import Edit, remove
 from prove.round import in_child
 from prove.shrink import readable
@@ -239,7 +239,7 @@ def controlled(options: Options, chosen: Sequence[Control], *, rounds_max: int =
                     outcome.notes.append(f"ended early: {control.name}, {number} of {options.amount} seeds")
                     break
                 seed = options.seed + number
-                own = _own_place(url, ledger, options.folder, f"c{chosen.index(control)}_{seed}")
+                own = place_beside(url, options.folder, f"c{chosen.index(control)}_{seed}")
                 found.append(try_control(control, options, seed, own, rounds_max))
                 outcome.tried += 1
                 if options.progress:
@@ -318,14 +318,6 @@ def _note(outcome: Outcome, control: Control, ledger: str, found: Sequence[Found
         for what, number in one.sound.items():
             outcome.broken[what] = outcome.broken.get(what, 0) + number
             outcome.history = outcome.history or [f"the sound program, beside {control.name!r}", *one.history]
-
-
-def _own_place(url: str, ledger: str, folder: Path, name: str) -> str:
-    """Return a ledger of a wrong program's own, on the same server."""
-    if ledger == "sqlite":
-        return f"sqlite:///{folder}/{name}.db"
-    mark = "&" if "?" in url else "?"
-    return f"{url}{mark}{'schema' if ledger == 'postgres' else 'name'}={name}"
 
 
 def _beside(url: str) -> str:
