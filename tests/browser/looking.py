@@ -8,6 +8,11 @@ from playwright.sync_api import expect
 
 from oncebridge import Bridge
 from oncebridge.errors import PermanentError, RetryLater
+from oncebridge.journal.records import DAY_US
+from oncebridge.reconciling.comparison import Counts
+from oncebridge.reconciling.result import Run, ShownGap, ShownSilence
+from oncebridge.reconciling.runs import Runs
+from oncebridge.reconciling.silences import Cause
 from payloads import queue_conversation, raw
 from servers.chromium import AXE
 from servers.process import ServerProcess, free_port, listens
@@ -72,6 +77,32 @@ def leave_traffic(url):
     work(url, [delivery(f"slow-{at}") for at in range(3)], handler="warehouse", does=wait)
     leave_letters(url, 55, "no such customer")
     leave_letters(url, 3, "the address is missing", detail_type="Address Changed", handler="warehouse")
+    leave_runs(url)
+
+
+def leave_runs(url):
+    """Leave two runs of `reconcile`: one that found gaps of each cause, and a later one that found them closed."""
+    since, hour, until = (f"2026-03-02T{at:02}:00:00Z" for at in (8, 9, 10))
+    missing = ["customer.start", "customer.end", "agent.start"]
+    gaps = [
+        ShownGap(
+            f"00000000-0000-4000-8000-{at:012}", hour, missing, cause, since, hour, never=cause is not Cause.SINGLE
+        )
+        for at, cause in enumerate([*Cause] * 4)
+    ]
+    topic = "v2.detail.events.conversation.{id}.customer.end"
+    found = Run(
+        made=hour, since=since, until=hour, watermark=hour, gaps=gaps, causes={one.value: 4 for one in Cause},
+        counts=Counts(ended=90, whole=90 - len(gaps), partial=4, missing=len(gaps) - 4),
+        silences=[ShownSilence(Cause.TOPIC, topic, since, hour, 4)], families=missing,
+    )  # fmt: skip
+    closed = Run(
+        made=until, since=since, until=hour, watermark=until, counts=Counts(ended=90, whole=90), families=missing,
+        changes=["what was missing came late"],
+    )  # fmt: skip
+    with Bridge(url) as bridge:
+        for run in (closed, found):
+            Runs(bridge.ledger.notes, bridge.clock, DAY_US).keep(run)
 
 
 @contextmanager

@@ -19,7 +19,9 @@ from browser.looking import (
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("console")]
 
-PAGES = ("/", "/deliveries", "/dead", "/requests", "/handlers", "/doctor", "/log", "letter", "event", "request")
+FOUND = "/missing?run=2026-03-02T09%3A00%3A00Z"
+LISTS = ("/", "/deliveries", "/dead", "/requests", "/handlers", "/missing", "/doctor", "/log")
+PAGES = (*LISTS, FOUND, "letter", "event", "request")
 #: On paper a page is as wide as A4 without its margins.
 PAPER = {"width": 696, "height": 1000}
 
