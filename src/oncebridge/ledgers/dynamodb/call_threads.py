@@ -23,7 +23,7 @@ class _Batch(Generic[T, R]):
 
     def __init__(self, work: Callable[[T], R]) -> None:
         self._work = work
-        self.answers: SimpleQueue[tuple[int, R | None, Exception | None]] = SimpleQueue()
+        self.answers: SimpleQueue[tuple[int, R | None, BaseException | None]] = SimpleQueue()
         #: Whether the caller has stopped waiting for it: calls that have not begun are skipped.
         self.is_over = False
 
@@ -31,7 +31,7 @@ class _Batch(Generic[T, R]):
         if not self.is_over:
             try:
                 self.answers.put((place, self._work(item), None))
-            except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
+            except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread, or it would wait for ever
                 self.answers.put((place, None, error))
 
 
