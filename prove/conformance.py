@@ -152,7 +152,7 @@ class View:
         values: dict[str, object] = {
             "rec": [self._record(world, event, numbers) for event in events],
             "ent": [self._entity(world, fence, numbers) for fence in range(self._scenario.fences)],
-            "work": {name: self._worker(world, one, numbers) for name, one in zip(NAMES, world.workers, strict=True)},
+            "work": {name: self._worker(world, one, numbers) for name, one in zip(NAMES, world.workers, strict=False)},
             "hidden": self._deliveries(world.hidden),
             "gone": self._deliveries(world.gone),
             "faults": world.faults_left,
@@ -302,7 +302,7 @@ def _word(outcome: Outcome | None) -> str:
 
 def _owner(world: World, nonce: bytes) -> str:
     """Return which worker may still repeat the call of this nonce."""
-    asking = zip(NAMES, world.workers, strict=True)
+    asking = zip(NAMES, world.workers, strict=False)
     return next((name for name, one in asking if one.phase is Phase.ASKS and one.nonce.to_bytes(8, "big") == nonce), "")
 
 
