@@ -38,9 +38,9 @@ def bridge(ministack):
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("error", [Interrupted, SoftLimit])
 def test_nothing_of_an_interrupted_call_is_believed(bridge, error, size):
-    """Wherever an exception strikes, later events are what they are, and every event takes effect.
+    """Wherever an exception strikes, in boto3 too, later events are what they are, and every event takes effect.
 
-    Calls are made in threads, where no signal strikes: in boto3 one would leave a lock of its pool held for ever.
+    The calls of a batch are made in threads, where no signal strikes; that of a single event is made here.
     """
     effects: set[str] = set()
     bridge.on("*")(lambda event: effects.add(event.body["eventId"]))

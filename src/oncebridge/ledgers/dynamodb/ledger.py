@@ -152,13 +152,9 @@ class DynamoDBLedger:
         return self._connection or self._reached()
 
     def _each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Run `work` on all items in parallel, as far as connections allow; raise only once all calls have ended.
-
-        A single one, too, has a thread of its own: an exception of a signal's handler that strikes inside urllib3's
-        pool would leave a lock of it held for ever.
-        """
-        if not items:
-            return []
+        """Run `work` on all items in parallel, as far as connections allow; raise only once all calls have ended."""
+        if len(items) <= 1:
+            return [work(item) for item in items]
         with self._lock:
             if self._threads is None:
                 self._threads = CallThreads(PARALLEL, "oncebridge-dynamodb")
@@ -227,8 +223,7 @@ class DynamoDBLedger:
         table = self._table
         writes: list[Any] = []
         yield writes  # the handler's own errors pass through as they are: nothing is written yet
-        patience = table.patience(SETTLE_WITHIN_US)
-        self._each(lambda end: settle_with(table, patience, end, writes), [settlement])
+        settle_with(table, table.patience(SETTLE_WITHIN_US), settlement, writes)
 
     # --- reading and upkeep --------------------------------------------------------------------------
 
