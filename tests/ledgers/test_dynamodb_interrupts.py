@@ -35,7 +35,7 @@ def bridge(ministack):
 
 # A connection that is struck between two hands is closed as it is deleted, and Python warns of that.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [3])  # of a single event the call is made in this thread: see the changelog
 @pytest.mark.parametrize("error", [Interrupted, SoftLimit])
 def test_nothing_of_an_interrupted_call_is_believed(bridge, error, size):
     """Wherever an exception strikes, in boto3 too, later events are what they are, and every event takes effect.
