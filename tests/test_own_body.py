@@ -110,7 +110,7 @@ def test_a_repr_shows_no_payload():
 #: Fields by which payload is held, whatever the record is called.
 HOLDS_PAYLOAD = {"raw", "raws", "body", "exact", "detail", "data"}
 #: Where these hold something else: a digest, an answer of our own, or bytes that msgspec itself does not show.
-HOLDS_NONE = {"RemoteClaim", "_Claim2", "Reply", "Problem", "KeptProblem", "_Frame", "_Marks"}
+HOLDS_NONE = {"RemoteClaim", "_Claim2", "_Claim3", "Reply", "Problem", "KeptProblem", "_Frame", "_Marks"}
 #: Where `data` is an entity's: digests, a topic, a time and an envelope id (`claim.Newest`).
 HOLDS_NONE |= {"Chain", "Settlement", "Entity", "Held"}
 #: Where there are settings, or events that are made up.
