@@ -9,17 +9,33 @@ from __future__ import annotations
 import _thread
 import threading
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+R = TypeVar("R")
+
 WAIT_SECONDS: Final = 1.0
+
+
+class _Here(threading.local):
+    #: Whether this thread is one of ours, where nothing strikes.
+    is_ours = False
+
+
+_here = _Here()
 
 
 def background(target: Callable[..., None], *args: object, name: str) -> threading.Thread:
     """Make a thread that does not delay the end of the process; it is not started yet."""
-    return threading.Thread(target=target, args=args, name=name, daemon=True)
+    return threading.Thread(target=_run_as_ours, args=(target, *args), name=name, daemon=True)
+
+
+def _run_as_ours(target: Callable[..., None], *args: object) -> None:
+    _here.is_ours = True
+    target(*args)
 
 
 def start(threads: Sequence[threading.Thread]) -> None:
@@ -53,3 +69,32 @@ def run_apart(work: Callable[[], None]) -> None:
         work()
     else:
         ended.acquire(timeout=WAIT_SECONDS)
+
+
+def call_apart(work: Callable[[], R]) -> R:
+    """Return what work returns, from a thread where no interrupt strikes; an interrupted caller leaves it to its end.
+
+    A library that holds locks in Python code, as urllib3 does, would leave one of them locked for ever.
+    """
+    if _here.is_ours:
+        return work()
+    answers: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
+    context = copy_context()
+
+    def answer() -> None:
+        try:
+            answers.put((context.run(work), None))
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller, who would wait for ever
+            answers.put((None, error))
+
+    try:
+        _thread.start_new_thread(_run_as_ours, (answer,))
+    except RuntimeError:  # there are too many threads, or the interpreter is about to end
+        return work()
+    result, error = answers.get()
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # it holds this frame, and what was called with it
+    return result  # type: ignore[return-value]  # there is one where there is no error

@@ -7,6 +7,7 @@ repeated here, with the same arguments, whether or not the one before took effec
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from oncebridge.ledgers.dynamodb.errors import ConditionFailed, Passing, Place, 
 from oncebridge.ledgers.dynamodb.items import Item, Stored, Write, stored
 from oncebridge.ledgers.grants import Call
 from oncebridge.retry import RetryPolicy
+from oncebridge.threads import call_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,12 +131,12 @@ class Table:
             LedgerUnavailable: It is not known whether it took effect.
 
         """
-        method = getattr(self._client, operation)
+        request = partial(getattr(self._client, operation), **arguments)
         attempt = 0
         while True:
             sent_us = self.clock.monotonic_us()
             try:
-                response: dict[str, Any] = method(**arguments)
+                response: dict[str, Any] = call_apart(request)
             except Exception as error:  # noqa: BLE001 - any error of botocore becomes ours
                 self._hear(getattr(error, "response", None), sent_us)
                 trouble = translate_error(error, operation, self.place)
