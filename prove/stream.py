@@ -23,6 +23,8 @@ NEW_ENVELOPE_SHARE: Final = 0.4
 DISORDER: Final = 8
 FIELD: Final = "proof"
 TURNS: Final = "turns"
+#: Deliveries of each group of `make_groups`.
+GROUP: Final = 5
 #: Between a state and its return: within the echo window, with another state in between.
 RETURN_MS: Final = 100
 
@@ -88,6 +90,18 @@ def make_returns(seed: int, name: str, *, called: str = "", entities: int = 8) -
         arriving += [(place + dice.random(), event.number, raw), (place + 1 + dice.random(), event.number, raw)]
     arriving.sort()
     return Stream(tuple(happened), tuple((number, raw) for _, number, raw in arriving))
+
+
+def make_groups(_: int, name: str, *, called: str = "", groups: int = 100) -> Stream:
+    """Make a round of groups that are all alike: two facts, one of them twice, and two states of an entity."""
+    happened, arrivals = [], []
+    for group in range(groups):
+        first = 4 * group
+        facts = [Happened(first + n, None, START_MS + first + n) for n in range(2)]
+        states = [Happened(first + 2 + n, group, START_MS + n * STEP_MS) for n in range(2)]
+        happened += [*facts, *states]
+        arrivals += [(one.number, _delivery(called or name, one, copy=0)) for one in (*facts, *states, facts[0])]
+    return Stream(tuple(happened), tuple(arrivals))
 
 
 def number_in(body: dict[str, Any]) -> int:

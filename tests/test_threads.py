@@ -6,7 +6,8 @@ from contextlib import suppress
 import pytest
 
 from interrupts import Interrupted, points, strike
-from oncebridge.threads import background, call_apart, start
+from oncebridge import threads
+from oncebridge.threads import Errand, Struck, background, call_apart, start
 
 SECONDS = 10
 
@@ -64,3 +65,30 @@ def test_a_call_is_made_by_its_caller_where_no_thread_can_be_started(monkeypatch
 
     monkeypatch.setattr("oncebridge.threads._thread.start_new_thread", refused)
     assert call_apart(threading.get_ident) == threading.get_ident()
+
+
+def test_a_call_has_an_end_where_its_thread_is_struck_before_it_begins(monkeypatch):
+    """CPython may aim an exception at a thread that is just being started: nobody waits for it for ever."""
+    begin = threads._thread.start_new_thread
+
+    def struck(function, arguments):
+        def ends_at_once(*_):
+            raise SystemExit
+
+        return begin(ends_at_once, arguments)
+
+    monkeypatch.setattr("oncebridge.threads._thread.start_new_thread", struck)
+    with pytest.raises(Struck):
+        call_apart(threading.get_ident)
+
+
+def test_an_errand_that_is_dropped_is_told_and_one_that_was_done_is_told_once():
+    """Whoever waits hears of it."""
+    ends = []
+    errand = Errand(lambda: "answer", lambda *end: ends.append(end))
+    errand.run()
+    del errand
+    assert ends == [("answer", None)]
+    errand = Errand(lambda: "answer", lambda *end: ends.append(end))
+    del errand
+    assert isinstance(ends[1][1], Struck)

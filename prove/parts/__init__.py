@@ -50,6 +50,8 @@ PARTS: Final = {
              "workers:stop", 2_000, "stops", ALL, 500),
         Part("ways-in", "workers killed and stopped by way of process, consume, serve, claims over HTTP, and Lambda",
              "ways_in:ways_in", 1_000, "faults"),
+        Part("interrupts", "Ctrl-C, alarms, time limits and exceptions of threads, at every place where one can strike",
+             "interrupts:interrupts", 100_000, "strikes", ALL, 5_000),
         Part("forks", "forks before and after use, in handlers, from threads, and beside a sink's connections",
              "forks:forks", 2_000, "forks", ALL, 100),
         Part("network", "replies lost, delayed, cut, dripped, and connections half open, at each request",

@@ -18,6 +18,8 @@ from collections import Counter, deque
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from prove.fuzzing import SHARES, TARGETS, Target, Wrong
 from prove.mutate import smaller
 from prove.outcome import Options, Outcome
@@ -132,7 +134,9 @@ def work(name: str, seed: int, numbers: range, place: Path, end: float) -> dict[
     os.chdir(place.parent)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+    # Beyond what it was forked with: threads and libraries of its parent's count, too.
+    memory_max = psutil.Process().memory_info().vms + MEMORY_MAX
+    resource.setrlimit(resource.RLIMIT_AS, (memory_max, memory_max))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(HANGS_SECONDS)
     at = os.open(place, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import _thread
 import threading
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,6 +72,38 @@ def run_apart(work: Callable[[], None]) -> None:
         ended.acquire(timeout=WAIT_SECONDS)
 
 
+class Struck(Exception):
+    """A thread of ours was struck all the same; it is not known what it had done."""
+
+
+class Errand(Generic[R]):
+    """A call that is made in a thread of ours, and always told the end of, at least once.
+
+    CPython knows a new thread by the name of the one that starts it, until it runs: an exception that is meant for the
+    other one may strike it, before it has begun or anything can catch that.
+    """
+
+    _is_told = True  # until it is made whole: an interrupt may strike meanwhile
+
+    def __init__(self, work: Callable[[], R], tell: Callable[[R | None, BaseException | None], object]) -> None:
+        """Take what to do, and whom to tell the result or the error."""
+        self._work, self._tell = work, tell
+        self._is_told = False
+
+    def run(self) -> None:
+        """Do it."""
+        try:
+            self._tell(self._work(), None)
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            self._tell(None, error)
+        self._is_told = True
+
+    def __del__(self) -> None:
+        """Tell the end if nobody else did."""
+        if not self._is_told:
+            self._tell(None, Struck("a thread of ours was struck by an exception that was meant for another"))
+
+
 def call_apart(work: Callable[[], R]) -> R:
     """Return what work returns, from a thread where no interrupt strikes; an interrupted caller leaves it to its end.
 
@@ -79,16 +112,10 @@ def call_apart(work: Callable[[], R]) -> R:
     if _here.is_ours:
         return work()
     answers: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
-    context = copy_context()
-
-    def answer() -> None:
-        try:
-            answers.put((context.run(work), None))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller, who would wait for ever
-            answers.put((None, error))
-
+    within = partial(copy_context().run, work)
     try:
-        _thread.start_new_thread(_run_as_ours, (answer,))
+        # The thread alone holds the errand.
+        _thread.start_new_thread(_run_as_ours, (Errand(within, lambda *end: answers.put(end)).run,))
     except RuntimeError:  # there are too many threads, or the interpreter is about to end
         return work()
     result, error = answers.get()

@@ -6,10 +6,11 @@ there leaves a thread waiting for ever. Here only calls of C wait, and each batc
 
 from __future__ import annotations
 
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from oncebridge.threads import background, start
+from oncebridge.threads import Errand, background, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,24 +20,19 @@ R = TypeVar("R")
 
 
 class _Batch(Generic[T, R]):
-    """The calls of one batch, and their results so far."""
+    """The calls of one batch, and their ends so far."""
 
     def __init__(self, work: Callable[[T], R]) -> None:
         self._work = work
-        self.answers: SimpleQueue[tuple[int, R | None, BaseException | None]] = SimpleQueue()
+        self.ends: SimpleQueue[tuple[int, R | None, BaseException | None]] = SimpleQueue()
         #: Whether the caller has stopped waiting for it: calls that have not begun are skipped.
         self.is_over = False
 
-    def run(self, place: int, item: T) -> None:
-        if not self.is_over:
-            try:
-                self.answers.put((place, self._work(item), None))
-            except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread, or it would wait for ever
-                self.answers.put((place, None, error))
+    def errand(self, place: int, item: T) -> Errand[R | None]:
+        return Errand(lambda: None if self.is_over else self._work(item), partial(self._tell, place))
 
-
-#: A call with its batch, its place there and its item; None ends the thread that gets it.
-_Call: TypeAlias = "tuple[_Batch[Any, Any], int, Any] | None"
+    def _tell(self, place: int, answer: R | None, error: BaseException | None) -> None:
+        self.ends.put((place, answer, error))
 
 
 class CallThreads:
@@ -47,21 +43,26 @@ class CallThreads:
         self._most = most
         self._name = name
         self._started = 0
-        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        #: None ends the thread that gets it.
+        self._calls: SimpleQueue[Errand[Any] | None] = SimpleQueue()
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the result of each, in order; if any failed, raise the first error once all calls have ended."""
         batch = _Batch(work)
+        ends: dict[int, tuple[R | None, BaseException | None]] = {}
         try:
             for place, item in enumerate(items):
-                self._calls.put((batch, place, item))
-            ends = sorted((batch.answers.get() for _ in items), key=lambda end: end[0])
+                self._calls.put(batch.errand(place, item))
+            while len(ends) < len(items):
+                place, answer, error = batch.ends.get()
+                ends.setdefault(place, (answer, error))
         finally:
             batch.is_over = True
-        for _, _, error in ends:
+        in_order = [ends[place] for place in range(len(items))]
+        for _, error in in_order:
             if error is not None:
                 raise error
-        return [answer for _, answer, _ in ends]  # type: ignore[misc]  # an answer where there is no error
+        return [answer for answer, _ in in_order]  # type: ignore[misc]  # an answer where there is no error
 
     def make_ready(self, number: int) -> None:
         """Have threads for this many calls at once; one caller at a time."""
@@ -81,8 +82,7 @@ class CallThreads:
         self.close()
 
 
-def _work(calls: SimpleQueue[_Call]) -> None:
+def _work(calls: SimpleQueue[Errand[Any] | None]) -> None:
     while (call := calls.get()) is not None:
-        batch, place, item = call
-        batch.run(place, item)
-        del call, batch, item  # the content of a batch is not kept until the next one
+        call.run()
+        del call  # the content of a batch is not kept until the next one

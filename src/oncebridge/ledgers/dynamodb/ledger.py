@@ -27,6 +27,7 @@ from oncebridge.ledgers.dynamodb.server_time import DateTime, GivenTime, ServerT
 from oncebridge.ledgers.dynamodb.table import PARALLEL, PATIENCE_US, Table, connected
 from oncebridge.ledgers.dynamodb.transaction import settle_with
 from oncebridge.ledgers.grants import Seen
+from oncebridge.threads import Struck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -160,7 +161,10 @@ class DynamoDBLedger:
                 self._threads = CallThreads(PARALLEL, "oncebridge-dynamodb")
             threads = self._threads
             threads.make_ready(len(items))
-        return threads.each(work, items)
+        try:
+            return threads.each(work, items)
+        except Struck as error:
+            raise LedgerUnavailable(f"{self.place}: {error}") from None
 
     # --- claim, extend, settle -----------------------------------------------------------------------
 
