@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from prove import specification
 from servers import chromium as browsers
 from servers import terraform
 from servers.fixtures import chromium, ministack, postgres, valkey  # noqa: F401 - fixtures, by being here
@@ -48,7 +49,12 @@ def wrong_package(folder: Path | None) -> str | None:
 def left_out() -> dict[str, str]:
     """Say what cannot run on this machine, by its marker."""
     linux = None if sys.platform == "linux" else f"tests marked `root`, which need Linux; this is {sys.platform}"
-    reasons = {"root": linux, "terraform": terraform.left_out(), "browser": browsers.left_out()}
+    reasons = {
+        "root": linux,
+        "terraform": terraform.left_out(),
+        "browser": browsers.left_out(),
+        "specification": specification.left_out(),
+    }
     return {marker: why for marker, why in reasons.items() if why is not None}
 
 

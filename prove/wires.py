@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Final
 _LINE: Final = b"\r\n"
 
 
-class Conversation:
+class Conversation(ABC):
     """One connection, as both sides speak: whole replies, and what was asked for each."""
 
     def __init__(self) -> None:
@@ -41,13 +42,13 @@ class Conversation:
         """Return what was said without a proper end."""
         return self._replies
 
+    @abstractmethod
     def _next_request(self, data: bytes) -> tuple[str, int] | None:
         """Return what is asked, if that needs a reply, and its length; None if it is not whole."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _reply_length(self, data: bytes) -> int:
         """Return the length of the first reply; 0 if it is not whole."""
-        raise NotImplementedError
 
 
 # --- Redis -----------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def poison(options: Options) -> Outcome:
         in_child(lambda: prepare(url))
         number = 0
         while outcome.tried < options.amount and not outcome.broken and time.monotonic() - begun < options.seconds:
-            name = list(WAYS)[number % len(WAYS)]
+            name = (*WAYS, COMMAND)[number % (len(WAYS) + 1)]
             numbers = range(number * STORIES, (number + 1) * STORIES)
             plan = Plan(name, url, options.folder, options.seed, aws)
             _add(outcome, plan, numbers)
@@ -139,7 +139,7 @@ def _given(plan: Plan, deliveries: Sequence[bytes], notes: Path) -> dict[str, An
     with make_poisoned(plan.url, notes) as bridge:
         if plan.spoil:
             plan.spoil(bridge)
-        if plan.way == "consume":
+        if plan.way == COMMAND:
             _consume(plan, deliveries, notes)
         else:
             WAYS[plan.way](bridge, deliveries, Notes(notes), dice)
@@ -284,14 +284,11 @@ def _queues(folder: Path) -> Iterator[Mapping[str, str]]:
         yield {"AWS_ENDPOINT_URL": aws.url}
 
 
-def _in_a_command(*_: Any) -> None:
-    raise NotImplementedError("a command does it")
-
-
 WAYS: Final[dict[str, Way]] = {
     "process": _process, "process_many": _process_many, "lambda": _lambda, "serve": _serve, "claims": _claims,
-    "consume": _in_a_command,
 }  # fmt: skip
+#: The way in that is a command, and takes them from a queue.
+COMMAND: Final = "consume"
 
 
 # --- a failure -------------------------------------------------------------------------------------------

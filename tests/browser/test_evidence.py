@@ -3,13 +3,13 @@
 import pytest
 from playwright.sync_api import expect
 from prove.evidence import page, write_page
-from prove.specification import ENGINE, NEEDED_IN
+from prove.specification import NEEDED_IN
 
 from servers.chromium import AXE
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(not ENGINE.exists(), reason="`make .venv/.specification` fetches the checker in it"),
+    pytest.mark.specification,
     pytest.mark.xdist_group("page"),
 ]
 

@@ -31,7 +31,7 @@ def told(number):
     return story(SEED, number, f"s{number}")
 
 
-@pytest.mark.parametrize("way", [way for way in part.WAYS if way != "consume"])
+@pytest.mark.parametrize("way", part.WAYS)
 def test_what_is_planted_changes_nothing(plan, way):
     """Every real event takes effect once, except where the documentation says what a sender who is let in can do."""
     assert {one.settled for one in told(EVERY_LIMIT)} == ENDS

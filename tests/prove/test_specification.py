@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 from prove.conformance import can_be_compared, explored, forbidden
-from prove.specification import ENGINE, NEEDED_IN, WORLDS, check, rules, ways_to_the_end
+from prove.specification import NEEDED_IN, WORLDS, check, rules, ways_to_the_end
 
 from exploration import judge
 from exploration.scenarios import BACK, BY_NAME, FACT, OLDER
@@ -12,7 +12,7 @@ from oncebridge.claim import Outcome
 from oncebridge.ledgers import grants, memory
 
 pytestmark = [
-    pytest.mark.skipif(not ENGINE.exists(), reason="`make .venv/.specification` fetches what checks it"),
+    pytest.mark.specification,
     pytest.mark.xdist_group("specification"),
 ]
 
