@@ -118,6 +118,7 @@ ORDER = [
     "charts.over_lags",
     "charts",
     "markup",
+    "report_page",
     "genesys.conversations",
     "genesys.saved",
     "genesys.api",

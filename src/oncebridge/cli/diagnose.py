@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
-import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
@@ -27,7 +25,12 @@ from oncebridge.cli.output import (
     write_text,
 )
 from oncebridge.cli.tables import wrapped
-from oncebridge.cli.wiring import EXIT_NOTHING_FOUND, JSONOption, SettingsOption
+from oncebridge.cli.wiring import (
+    EXIT_NOTHING_FOUND,
+    JSONOption,
+    SettingsOption,
+    stopped_by_signals,
+)
 from oncebridge.clock import SystemClock
 from oncebridge.errors import ConfigurationError
 from oncebridge.quantities import part_of, percent, span
@@ -38,7 +41,7 @@ from oncebridge.sources.captures.inputs import NO_STANDARD_INPUT
 from oncebridge.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from oncebridge.diagnosis.diagnosis import Diagnosis, Example, KeyTried
 
@@ -174,7 +177,7 @@ def _studied(
     settings = load_settings(settings_path)
     with ExitStack() as stack:
         lines: IO[bytes] | None = None if causes is None else stack.enter_context(opened_for_writing(causes))
-        stopping = stack.enter_context(_stopped_by_signals())
+        stopping = stack.enter_context(stopped_by_signals())
         bar = stack.enter_context(progress_bar(over_bytes=True))
         reading = bar.add_task("reading", total=total_bytes(paths))
         grouping: list[Any] = []
@@ -202,23 +205,6 @@ def _studied(
     if stopping.is_set():
         say("stopped: what follows is about the part that was read")
     return found
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """End reading at Ctrl-C or SIGTERM, and answer for what was read; a second one ends everything."""
-    stopping = threading.Event()
-
-    def stop(number: int, _: object) -> None:
-        signal.signal(number, signal.default_int_handler)  # also for SIGTERM: rows on disk are to be removed
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _command() -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,7 +13,15 @@ from rich.text import Text
 
 from oncebridge.cli.captures import check_writable, total_bytes
 from oncebridge.cli.output import iso_time, opened_for_writing, progress_bar, results, say, write_table, write_text
-from oncebridge.cli.wiring import EXIT_AGAIN, BridgeOption, JSONOption, LedgerOption, SettingsOption, existing_bridge
+from oncebridge.cli.wiring import (
+    EXIT_AGAIN,
+    BridgeOption,
+    JSONOption,
+    LedgerOption,
+    SettingsOption,
+    existing_bridge,
+    stopped_by_signals,
+)
 from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers import DAY_US
 from oncebridge.letter_filter import read_moment
@@ -106,7 +113,7 @@ def reconcile(
     from oncebridge.reconciling.study import Question
 
     with existing_bridge(handler, ledger, settings) as bridge, ExitStack() as stack:
-        stopping = stack.enter_context(_stopped_by_signals())
+        stopping = stack.enter_context(stopped_by_signals())
         gaps = stack.enter_context(Gaps())
         filling = Filling(bridge, lambda seconds: _wait(bridge, seconds)) if fill else None
         place, begin = place_of(bridge, expect), since or from_ or SINCE
@@ -229,23 +236,6 @@ def _from_genesys(
         say(f"this is the run of {progress.made}, which was interrupted; --anew begins another")
     place.runs.end(progress)
     return study
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """End at Ctrl-C or SIGTERM with what was read; a second one ends everything."""
-    stopping = threading.Event()
-
-    def stop(number: int, _: object) -> None:
-        signal.signal(number, signal.default_int_handler)
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # --- the answer ------------------------------------------------------------------------------------------------------

@@ -276,13 +276,32 @@ def opened(bridge: Bridge) -> Iterator[Bridge]:
         bridge.stopping.wait()
         say("stopping: running handlers finish, the rest is handed back; a second signal waits for nobody")
 
-    with bridge:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield bridge
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    with bridge, _handled_by(stop):
+        yield bridge
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """Set the event at Ctrl-C or SIGTERM, for work that answers for what it has read; a second one ends everything."""
+    stopping = threading.Event()
+
+    def stop(number: int, _: object) -> None:
+        # For SIGTERM, too: what was kept on disk meanwhile is to be removed.
+        signal.signal(number, signal.default_int_handler)
+        stopping.set()
+
+    with _handled_by(stop):
+        yield stopping
+
+
+@contextmanager
+def _handled_by(stop: Callable[[int, object], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def existing_bridge(handler: str | None, ledger: str | None, settings: str | None, **given: Any) -> Bridge:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from oncebridge import charts
 from oncebridge.markup import (
-    SCRIPT,
-    STYLE,
     Cell,
     Column,
     Markup,
@@ -28,17 +23,14 @@ from oncebridge.quantities import count, counted, part_of, percent
 from oncebridge.reconciling.result import Run
 from oncebridge.reconciling.silences import Cause
 from oncebridge.reconciling.words import ADVICE, TITLES, balance, remarks, silence_in_words
-from oncebridge.visible import visible, visible_json
+from oncebridge.report_page import BYTES_MAX, data_block, report_page
+from oncebridge.visible import visible
 
 if TYPE_CHECKING:
     from oncebridge.reconciling.result import ShownGap
 
-BYTES_MAX: Final = 300_000
 TEXT_MAX: Final = 300
 TITLE: Final = "What never came"
-_STYLE: Final = charts.STYLE + STYLE
-#: What an HTML parser may take for the end of the block, or for markup, as escapes of JSON.
-_ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _LINKS: Final = {"changed": "What changed", "causes": "Causes", "silences": "Silence", "gaps": "Gaps"}
 
 
@@ -70,28 +62,15 @@ def page(run: Run, version: str) -> str:
 
 
 def _document(run: Run, version: str) -> str:
-    body = sections(run)
-    links = [tag("a", title, href=f"#{name}") for name, title in _LINKS.items() if f'<section id="{name}"' in body]
-    data = visible_json(run).translate(_ESCAPES)
-    return "".join(
-        (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="referrer" content="no-referrer"><meta name="robots" content="noindex">',
-            tag("title", f"{TITLE} · Oncebridge"),
-            f"<style>{_STYLE}</style></head><body>",
-            tag("a", "Skip to the causes", href="#main", class_="skip"),
-            charts.textures(),
-            tag("header", tag("p", f"{TITLE}?", class_="product"), tag("h1", balance(run)), figures(run)),
-            tag("nav", *links, aria_label="On this page") if len(links) > 1 else "",
-            tag("main", body, id="main"),
-            tag("footer", tag("p", f"Oncebridge {visible(version)}, made {_time(run.made)}. Ids of conversations "
-                                   "are Genesys' own; nothing else of them is on this page.")),
-            f'<script type="application/json" id="oncebridge-run">{data}</script>',
-            f"<script>{SCRIPT}</script></body></html>\n",
-        )
-    )  # fmt: skip
+    about = f"Oncebridge {visible(version)}, made {_time(run.made)}. Ids of conversations are Genesys' own; "
+    return report_page(
+        title=TITLE,
+        links=_LINKS,
+        head=tag("header", tag("p", f"{TITLE}?", class_="product"), tag("h1", balance(run)), figures(run)),
+        body=sections(run),
+        foot=tag("footer", tag("p", f"{about}nothing else of them is on this page.")),
+        data=data_block("oncebridge-run", run),
+    )
 
 
 def figures(run: Run) -> Markup:
@@ -182,15 +161,3 @@ def _section(name: str, title: str, *inside: str) -> Markup:
 
 def _time(text: str) -> str:
     return moment(text, to_the_second=True)
-
-
-def _policy() -> str:
-    """Allow this style and this script, and nothing else: no request, no frame, no form."""
-    return (
-        f"default-src 'none'; style-src '{_digest(_STYLE)}'; script-src '{_digest(SCRIPT)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

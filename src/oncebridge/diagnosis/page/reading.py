@@ -12,7 +12,7 @@ from oncebridge.diagnosis.diagnosis import FORM, Diagnosis
 from oncebridge.errors import ConfigurationError, Unreadable
 from oncebridge.quantities import MOST
 from oncebridge.strict_json import check_size
-from oncebridge.visible import visible, visible_json
+from oncebridge.visible import visible
 
 #: Of a page or of JSON that is read; what is written is far smaller.
 READ_MAX: Final = 4_000_000
@@ -20,10 +20,10 @@ _TEXT_MAX: Final = 20_000
 _ENTRIES_MAX: Final = 20_000
 _NAME_MAX: Final = 200
 
-_MARK: Final = b'id="oncebridge-diagnosis"'
+#: The block that holds a diagnosis.
+DATA: Final = "oncebridge-diagnosis"
+_MARK: Final = f'id="{DATA}"'.encode()
 _BLOCK: Final = re.compile(rb'<script [^<>]{0,200}?id="oncebridge-diagnosis"[^<>]{0,200}>([^<]*)(</script>)?')
-#: What an HTML parser may take for the end of the block, or for markup, as escapes of JSON.
-_ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _AGAIN: Final = "write it again with diagnose --html or --json"
 
 
@@ -36,12 +36,6 @@ class _Head(msgspec.Struct):
 
 _read_head = msgspec.json.Decoder(_Head).decode
 _read_diagnosis = msgspec.json.Decoder(Diagnosis).decode
-
-
-def data_block(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as the block of data that `read_page` finds."""
-    text = visible_json(diagnosis).translate(_ESCAPES)
-    return f'<script type="application/json" id="oncebridge-diagnosis">{text}</script>'
 
 
 def read_page(data: bytes, name: str) -> Diagnosis:
