@@ -169,6 +169,7 @@ ORDER = [
     "diagnosis.explain",
     "diagnosis.on_ledger",
     "diagnosis.retries",
+    "diagnosis.comparable",
     "diagnosis.installation",
     "diagnosis.examination",
     "diagnosis",

@@ -16,6 +16,8 @@ from oncebridge.diagnosis.examination import Examination
 from oncebridge.errors import LedgerRefused, LedgerUnavailable
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.testing.faults import Fault, faulty
+from servers.genesys import CLIENT, running_genesys
+from servers.genesys import SECRET as CLIENT_SECRET
 from servers.process import free_port
 from servers.valkey import running_valkey
 
@@ -414,3 +416,36 @@ def test_the_queue_in_front_is_compared_with_the_settings(doctor, ministack):
     assert (missing.code, by_subject(missing)["queue"]["level"]) == (1, "wrong")
     for one in (left, url):
         sqs.delete_queue(QueueUrl=one)
+
+
+# --- what never came ----------------------------------------------------------------------------------------------
+
+GENESYS = """
+attendance = true
+
+[genesys]
+region = "eu-central-1"
+client_id = "{client}"
+client_secret = "env:CLIENT_SECRET"
+api_url = "{url}"
+login_url = "{url}"
+"""
+
+
+def test_the_sign_in_at_genesys_is_tried(doctor, cli):
+    """With `[genesys]` it signs in, and shows neither the secret nor a token."""
+    with running_genesys() as genesys:
+        (cli.folder / "genesys.toml").write_text(GENESYS.format(client=CLIENT, url=genesys.url))
+        ran = doctor("--settings", "genesys.toml", "--json", CLIENT_SECRET=CLIENT_SECRET)
+    assert ran.code == 0, ran
+    assert by_subject(ran)["sign-in at Genesys"]["level"] == "good"
+    assert genesys.signed_in == 1
+    assert not any(secret in ran.out + ran.err for secret in (CLIENT_SECRET, *genesys.tokens))
+
+
+def test_a_clients_secret_in_the_settings_is_refused_unseen(doctor, cli, explained):
+    """A client's secret that is no reference is an error of the settings, and is not shown."""
+    (cli.folder / "genesys.toml").write_text(f'[genesys]\nclient_secret = "{CLIENT_SECRET}"')
+    said = explained(doctor("--settings", "genesys.toml"), 2)
+    assert "secretsmanager:ID" in said
+    assert CLIENT_SECRET not in said

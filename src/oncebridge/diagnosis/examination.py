@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oncebridge.claim import Ask, Claim, Outcome, Settlement
-from oncebridge.diagnosis import installation, retries
+from oncebridge.diagnosis import comparable, installation, retries
 from oncebridge.errors import LedgerRefused, LedgerUnavailable, LedgerWarning
 from oncebridge.ledgers import kind_of
 from oncebridge.ledgers.findings import Finding, wrong
@@ -53,6 +53,7 @@ def examine(bridge: Bridge, clock: Clock, *, queue: str | None = None) -> Examin
         promises = _promises(bridge, findings, at_sinks, of_topics)
     findings += of_topics.values()
     findings += _retries(bridge, queue)
+    findings += comparable.sign_in(bridge.settings.genesys, clock, attendance=bridge.settings.attendance)
     for name, found in at_sinks.items():
         findings += installation.of_sink(name, found)
     for name, found in at_letters.items():
@@ -128,6 +129,9 @@ class Examination:
         trouble = _try_to_write(ledger)
         self.usable = trouble is None
         general.append(installation.permissions(trouble))
+        wanted, is_asked_for = settings.attendance, comparable.is_set(settings.genesys)
+        now_us = self._clock.now_us()
+        general += comparable.attendance(ledger, wanted=wanted, is_asked_for=is_asked_for, now_us=now_us)
         if not isinstance(ledger, Examines):
             own.append(installation.unexamined())
             return

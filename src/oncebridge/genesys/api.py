@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from oncebridge.clock import NEVER
-from oncebridge.errors import ConfigurationError, OncebridgeError
+from oncebridge.errors import ConfigurationError, MissingExtra, OncebridgeError
 from oncebridge.genesys.conversations import AnswerUnreadable
 from oncebridge.retry import RetryPolicy
+from oncebridge.settings.genesys import PERMISSION
 from oncebridge.sinks.addresses import AddressForbidden, read_endpoint
-from oncebridge.sinks.exchange import Answer, Exchanges, ReceiverUnavailable
-from oncebridge.sinks.sign_in import SignIn, SignInRefused
-from oncebridge.sinks.webhook import seconds_to_wait
+
+try:
+    from oncebridge.sinks.exchange import Answer, Exchanges, ReceiverUnavailable
+    from oncebridge.sinks.sign_in import SignIn, SignInRefused
+    from oncebridge.sinks.webhook import seconds_to_wait
+except ModuleNotFoundError as error:
+    if error.name != "urllib3":
+        raise
+    raise MissingExtra("asking Genesys Cloud needs urllib3; install it with: pip install 'oncebridge[http]'") from None
 
 if TYPE_CHECKING:
     import threading
@@ -61,16 +68,18 @@ class GenesysAPI:
         *,
         stopping: threading.Event = NEVER,
         tell: Callable[[str], None] = lambda _: None,
+        retries: RetryPolicy = RETRIES,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Take the settings; nothing is connected before the first call. `tell` is told of long waits."""
         client_id, client_secret = settings.client()
-        self._clock, self._stopping, self._tell = clock, stopping, tell
+        self._clock, self._stopping, self._tell, self._retries = clock, stopping, tell, retries
         self._api = _endpoint(settings.api_url or f"https://api.{settings.region}", "api_url")
         login = _endpoint(settings.login_url or f"https://login.{settings.region}", "login_url")
         if not login.target.endswith("/oauth/token"):
             login = login._replace(target=f"{login.target.rstrip('/')}/oauth/token")
-        private = {"timeout_seconds": TIMEOUT_SECONDS, "private_addresses": True}  # the operator chose these URLs
-        self._exchanges = Exchanges(self._api, clock, timeout_seconds=TIMEOUT_SECONDS, private_addresses=True)
+        private = {"timeout_seconds": timeout_seconds, "private_addresses": True}  # the operator chose these URLs
+        self._exchanges = Exchanges(self._api, clock, timeout_seconds=timeout_seconds, private_addresses=True)
         self._sign_in = SignIn(login, client_id, client_secret, clock, **private)  # type: ignore[arg-type]
         #: How many calls were made, sign-ins not counted.
         self.calls = 0
@@ -102,7 +111,7 @@ class GenesysAPI:
                 answer = self._signed(method, path, body)
                 if answer.status in _SUCCESSES:
                     return read(answer.body)
-                if answer.status == _TOO_MANY and pauses < PAUSES_MAX:
+                if answer.status == _TOO_MANY and pauses < PAUSES_MAX and self._retries.attempts > 1:
                     pauses += 1
                     self._pause(answer, pauses)
                     continue
@@ -113,9 +122,9 @@ class GenesysAPI:
                 raise ConfigurationError(f"[genesys] {error}") from None
             except (ReceiverUnavailable, AnswerUnreadable) as error:
                 why = str(error)
-            if RETRIES.is_last(attempt):
+            if self._retries.is_last(attempt):
                 raise GenesysUnavailable(f"Genesys Cloud cannot be asked: {why}")
-            self.wait(RETRIES.delay_seconds(attempt))
+            self.wait(self._retries.delay_seconds(attempt))
             attempt += 1
 
     def _signed(self, method: str, path: str, body: bytes | None) -> Answer:
@@ -138,7 +147,7 @@ class GenesysAPI:
 
     def _pause(self, answer: Answer, pauses: int) -> None:
         asked = seconds_to_wait(answer.retry_after, self._clock.now_us())
-        seconds = max(asked, RETRIES.delay_seconds(min(pauses, RETRIES.attempts)) if not asked else 0.0)
+        seconds = max(asked, self._retries.delay_seconds(min(pauses, self._retries.attempts)) if not asked else 0.0)
         self._tell(f"Genesys asks for a pause of {seconds:.0f} s")
         self.wait(seconds)
 
@@ -147,8 +156,8 @@ class GenesysAPI:
         where = path.partition("?")[0]
         if answer.status == _FORBIDDEN:
             raise ConfigurationError(
-                f"[genesys] {self._api} does not allow this client {where}; give its role "
-                "analytics:conversationDetail:view, in all divisions"
+                f"[genesys] {self._api} does not allow this client {where}; give its role {PERMISSION}, in all "
+                "divisions"
             )
         if answer.status in (_NOT_FOUND, _GONE):
             raise NotThere(f"{self._api} has no {where}")

@@ -10,6 +10,8 @@ from oncebridge.errors import ConfigurationError
 from oncebridge.settings.reading import Text, read_by, read_text
 from oncebridge.settings.secrets import Place, Secret, is_reference, read_reference
 
+#: All that a client's role needs.
+PERMISSION: Final = "analytics:conversationDetail:view"
 #: The domain of each region of Genesys Cloud, by the name that Amazon gives the region.
 REGIONS: Final = {
     "us-east-1": "mypurecloud.com",
@@ -73,16 +75,21 @@ class GenesysSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Show the region alone."""
         return f"<GenesysSettings {self.region}>"
 
-    def client(self) -> tuple[str, Secret]:
-        """Return the id and the secret to sign in with, from where they are; refuse settings that are not enough."""
+    @property
+    def missing(self) -> list[str]:
+        """The settings without which nobody can sign in."""
         missing = [name for name in ("client_id", "client_secret") if getattr(self, name) is None]
         if self.region is None and (self.api_url is None or self.login_url is None):
             missing.insert(0, "region")
-        if missing:
+        return missing
+
+    def client(self) -> tuple[str, Secret]:
+        """Return the id and the secret to sign in with, from where they are; refuse settings that are not enough."""
+        if missing := self.missing:
             raise ConfigurationError(
                 f"[genesys] {', '.join(missing)}: not set; make an OAuth client (Client Credentials) in Genesys Cloud "
-                "with a role that has analytics:conversationDetail:view, and name its region, id and secret; or give "
-                "saved answers: --details FILE"
+                f"with a role that has {PERMISSION}, and name its region, id and secret; or give saved answers: "
+                "--details FILE"
             )
         assert self.client_id is not None
         assert self.client_secret is not None
