@@ -106,7 +106,7 @@ def test_every_command_is_in_the_table():
     """No command is left out."""
     named = {command.name or command.callback.__name__ for command in dead.registered_commands}
     called = {tuple(call.split()[: 1 + call.startswith("dead")]) for call in TABLE}
-    assert {*((name,) for name in COMMANDS), *(("dead", name) for name in named)} <= called
+    assert {*((name,) for name in COMMANDS if name != "dead"), *(("dead", name) for name in named)} <= called
 
 
 #: Runs many calls in one process, as each would end in its own.

@@ -1,7 +1,9 @@
 """The options that every command has: version, help with defaults, completion, the level of the log."""
 
 import importlib.metadata
+import os
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -136,3 +138,19 @@ def test_other_shells_complete(cli, shell):
     ran = cli(**asked)
     assert "redrive" in ran.out
     assert "discard" not in ran.out
+
+
+def test_a_command_is_made_alone(empty_workplace):
+    """Neither the modules of other commands are imported, nor what only they need."""
+    program = (
+        "import sys; from oncebridge.cli.app import run; sys.argv = ['oncebridge', 'dead', 'list']; run(); "
+        "print(*sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        env=os.environ | {"ONCEBRIDGE_LEDGER": "memory://"},
+    )  # fmt: skip
+    imported = set(ran.stdout.split())
+    assert "oncebridge.cli.dead" in imported
+    assert not {f"oncebridge.cli.{name}" for name in ("serve", "console", "consume", "diagnose", "demo")} & imported
+    assert not {"urllib3", "boto3", "ssl", "importlib.metadata"} & imported

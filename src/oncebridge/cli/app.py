@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
+from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from oncebridge.cli import (
-    action_log,
-    console,
-    consume,
-    dead,
-    deliveries,
-    demo,
-    diagnose,
-    doctor,
-    explain,
-    find,
-    migrate,
-    pause,
-    process,
-    purge,
-    reconcile,
-    serve,
-    simulate,
-    top,
-)
 from oncebridge.cli.logs import FORMATS, LEVELS, log_to_standard_error, set_level
 from oncebridge.cli.output import narration, say_error, write_text
 from oncebridge.cli.wiring import EXIT_AGAIN, EXIT_NOTHING_FOUND, EXIT_WRONG
@@ -36,15 +17,8 @@ from oncebridge.errors import LedgerUnavailable, NothingFound, OncebridgeError
 from oncebridge.settings.environment import LOG_FORMAT_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-app = typer.Typer(
-    name="oncebridge",
-    help="Makes at-least-once delivery of Genesys Cloud events take effect once.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
 LOG_LEVEL_HELP: Final = f"Log to standard error, from this level on: {', '.join(LEVELS)}."
 LOG_FORMAT_HELP: Final = (
     "json: all of standard error as JSON lines; text: all of it in words; auto: in words, but log lines as JSON unless "
@@ -78,35 +52,93 @@ def _log_option(name: str, metavar: str, text: str, default: str, choose: Callab
     )
 
 
-COMMANDS: Final[dict[str, Callable[..., None]]] = {
-    "demo": demo.demo,
-    "process": process.process,
-    "consume": consume.consume,
-    "serve": serve.serve,
-    "explain": explain.explain,
-    "diagnose": diagnose.diagnose,
-    "reconcile": reconcile.reconcile,
-    "top": top.top,
-    "console": console.console,
-    "deliveries": deliveries.deliveries,
-    "pause": pause.pause,
-    "resume": pause.resume,
-    "log": action_log.log,
-    "find": find.find,
-    "doctor": doctor.doctor,
-    "migrate": migrate.migrate,
-    "purge": purge.purge,
-    "simulate": simulate.simulate,
+#: Each command and its function. Its module is imported once it is asked for: the others' would take longer than it.
+COMMANDS: Final = {
+    "demo": "demo:demo",
+    "process": "process:process",
+    "consume": "consume:consume",
+    "serve": "serve:serve",
+    "explain": "explain:explain",
+    "diagnose": "diagnose:diagnose",
+    "reconcile": "reconcile:reconcile",
+    "top": "top:top",
+    "console": "console:console",
+    "deliveries": "deliveries:deliveries",
+    "pause": "pause:pause",
+    "resume": "pause:resume",
+    "log": "action_log:log",
+    "find": "find:find",
+    "doctor": "doctor:doctor",
+    "migrate": "migrate:migrate",
+    "purge": "purge:purge",
+    "simulate": "simulate:simulate",
+    "dead": "dead:app",
 }
-for name, command in COMMANDS.items():
-    app.command(name, cls=Command)(command)
-app.add_typer(dead.app, name="dead")
-for registered in dead.app.registered_commands:
-    registered.cls = Command
+
+
+class Commands(Mapping[str, Any]):
+    """The commands by name, each made when it is looked up."""
+
+    def __init__(self) -> None:
+        """Make none yet."""
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """Make a command."""
+        if name not in self._made:
+            module, _, function = COMMANDS[name].partition(":")
+            self._made[name] = _made(name, getattr(import_module(f"oncebridge.cli.{module}"), function))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Name them in their order."""
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(COMMANDS)
+
+
+def _made(name: str, of: Callable[..., None] | typer.Typer) -> Any:
+    if isinstance(of, typer.Typer):
+        for registered in of.registered_commands:
+            registered.cls = Command
+        made: Any = typer.main.get_group(of)
+    else:
+        alone = typer.Typer(add_completion=False)
+        alone.command(name, cls=Command)(of)
+        made = typer.main.get_command(alone)
+    made.name = name
+    return made
+
+
+class Oncebridge(TyperGroup):
+    """All commands."""
+
+    def __init__(self, **given: Any) -> None:
+        """Have them made as they are needed."""
+        super().__init__(**given)
+        self.commands = Commands()  # type: ignore[assignment]  # nothing is added to it
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as typer calls it
+        """Name them, and make none."""
+        return list(self.commands)
+
+
+app = typer.Typer(
+    name="oncebridge",
+    cls=Oncebridge,
+    help="Makes at-least-once delivery of Genesys Cloud events take effect once.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # takes a tenth of the time of a short command
+
         write_text(f"oncebridge {version('oncebridge')}")
         raise typer.Exit
 
