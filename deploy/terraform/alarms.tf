@@ -67,6 +67,16 @@ locals {
       periods     = 1
       threshold   = 0
     }
+    "silent-topics" = {
+      description = "A topic that usually comes at this hour does not; oncebridge top and the function's log name it"
+      namespace   = "Oncebridge"
+      metric      = "SilentTopics"
+      dimensions  = { Function = var.name }
+      statistic   = "Sum"
+      period      = 300
+      periods     = 1
+      threshold   = 0
+    }
     "errors" = {
       description = "Invocations failed or ran out of time; what they had comes again"
       namespace   = "AWS/Lambda"

@@ -320,6 +320,7 @@ class Bridge:
                     clock=self._clock,
                     known=self.known_topics,
                     shadow=self.settings.shadow,
+                    silent=lambda: () if self._journal is None else self._journal.silent_topics,
                 )
                 self.telemetry.add(self._metrics)
                 self.start_journal("lambda", holds=LAMBDA_HOLDS)
@@ -373,7 +374,7 @@ class Bridge:
             "ledger_out_of_reach": int(self._breaker.is_open),
             "receivers_out_of_reach": self.sink_context.breakers.number_open,
             "books_out_of_balance": max(0, -self.books.as_dict()["retrying"]),
-            "silent_topics": 0 if self._journal is None else self._journal.silent_topics,
+            "silent_topics": 0 if self._journal is None else len(self._journal.silent_topics),
         }
 
     @property
@@ -394,8 +395,7 @@ class Bridge:
 
     def _run(self, batch: list[Any], limits: BatchLimits) -> list[Result]:
         self.books.receive(len(batch))
-        results = self._opened_run(batch, limits)
-        self.account(results)
+        self.account(results := self._opened_run(batch, limits))
         return results
 
     def _opened_run(self, batch: list[Any], limits: BatchLimits) -> list[Result]:

@@ -74,8 +74,8 @@ class WorkerJournal:
             end_seconds=settings.handler_timeout_seconds,
         )
         self._takes_requests = takes
-        #: A function runs when something comes, and so never notices that nothing does.
-        self._silence = None if way_in == LAMBDA else SilenceWatch(clock, warn)
+        #: A function, which runs when something comes, notices that one topic does not while others do.
+        self._silence = SilenceWatch(clock, warn)
         self._writer = JournalWriter(
             self.tally,
             open_notes=partial(_opened_notes, ledger, settings.secret),
@@ -87,11 +87,12 @@ class WorkerJournal:
             by_invocation=way_in == LAMBDA,
         )
         self._writer.then = self._look
+        self._writer.at_last = self._silence.look
 
     @property
-    def silent_topics(self) -> int:
-        """How many topics are silent that usually come at this hour."""
-        return 0 if self._silence is None else len(self._silence.silent)
+    def silent_topics(self) -> frozenset[str]:
+        """The topics that are silent, and usually come at this hour."""
+        return self._silence.silent
 
     def look_first(self) -> None:
         """Begin, and know the pauses before the first event; a ledger that is slow is not waited for."""
@@ -123,8 +124,6 @@ class WorkerJournal:
         self._paused.reasons = Pauses(notes, self._clock).reasons()
         if self._takes_requests:
             self._runner.look(notes)
-        if self._silence is not None:
-            self._silence.look(notes)
 
 
 def _opened_notes(ledger: Ledger, secret: bytes | None) -> Notes:

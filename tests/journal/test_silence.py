@@ -1,11 +1,18 @@
 """A topic that usually comes at this hour, and does not, is noticed; rare ones and the edges of a day are not."""
 
+import json
+
 import pytest
 
+from journal.waiting import until
+from oncebridge import Bridge
+from oncebridge.errors import LedgerUnavailable
 from oncebridge.journal.records import Count, hour_page, minute_page
 from oncebridge.journal.silence import FLOOR_US, SilenceWatch, allowed_us, usual_hourly
+from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.ledgers.memory_notes import MemoryNotes
 from oncebridge.testing.clock import ManualClock
+from payloads import queue_conversation, raw
 
 HOUR, DAY = 3600, 86_400
 MONDAY_US = 1_772_438_400_000_000  # 2026-03-02T08:00:00Z
@@ -19,7 +26,9 @@ class Place:
     def __init__(self, opens=6, closes=18):
         """Begin at ten on a Monday."""
         self.clock = ManualClock(MONDAY_US + 2 * HOUR * 1_000_000)
-        self.notes = MemoryNotes(self.clock)
+        self.ledger = MemoryLedger(clock=self.clock)
+        self.ledger.open(None)
+        self.notes = self.ledger.notes
         self.said = []
         self.watch = SilenceWatch(self.clock, self.said.append)
         for hours_back in range(1, 15 * 24):
@@ -131,3 +140,64 @@ def test_looks_are_rare(place):
         place.clock.advance(5)
         place.watch.look(place.notes)
     assert len(reads) <= 3 + 11
+
+
+class Flaky:
+    """Notes that cannot be read for a while."""
+
+    def __init__(self, notes):
+        self.notes, self.is_away = notes, False
+
+    def read_counts(self, pages):
+        """Read them, or fail."""
+        if self.is_away:
+            raise LedgerUnavailable("away")
+        return self.notes.read_counts(pages)
+
+
+def test_what_could_not_be_read_is_read_later(place):
+    """A look that failed says nothing of its time: what came then is found by the next one."""
+    place.pass_by(10, BUSY)
+    notes, place.notes = place.notes, Flaky(place.notes)
+    place.notes.is_away = True
+    for _ in range(4):
+        notes.add_counts({minute_page(place.clock.now_us()): {Count(BUSY, None, "processed").name: 1}}, keep_us=KEEP_US)
+        place.clock.advance(60)
+        with pytest.raises(LedgerUnavailable):
+            place.watch.look(place.notes)
+    place.notes.is_away = False
+    place.clock.advance(12 * 60 - 5 * 60)
+    place.watch.look(notes)
+    assert place.said == []
+
+
+class Context:
+    """What Lambda says of an invocation."""
+
+    function_name = "bridge"
+    aws_request_id = "one"
+
+    def get_remaining_time_in_millis(self):
+        """Say that there is much."""
+        return 60_000
+
+
+def test_a_function_notices_that_one_topic_is_silent_while_others_come(place, capsys, caplog):
+    """A Lambda function that goes on being invoked names the silent topic in its log and metrics, once a minute."""
+    bridge = Bridge(place.ledger, clock=place.clock)
+    bridge.register("*", lambda event: None)
+    written = []
+    for minute in range(20):
+        for second in range(3):
+            body = raw(queue_conversation(event_id=f"{minute}:{second}", conversation="c")).decode()
+            bridge.lambda_handler({"Records": [{"eventSource": "aws:sqs", "messageId": "m", "body": body}]}, Context())
+            until(lambda: bridge._journal._silence._looked_us == place.clock.now_us(), "the look")
+        written.append(capsys.readouterr().out)
+        place.clock.advance(60)
+    bridge.close()
+    documents = [[one for one in map(json.loads, text.splitlines()) if "SilentTopics" in one] for text in written]
+    assert [len(found) for found in documents] == [0] * 16 + [1] * 4
+    (directive,) = documents[-1][0]["_aws"]["CloudWatchMetrics"]
+    assert (documents[-1][0]["Topic"], documents[-1][0]["SilentTopics"]) == (BUSY, 1)
+    assert directive["Dimensions"] == [["Function"], ["Function", "Topic"]]
+    assert sum(f"silence: no {BUSY}" in record.getMessage() for record in caplog.records) == 1

@@ -63,7 +63,7 @@ class SilenceWatch:
         now_us = self._clock.now_us()
         if now_us - self._looked_us < EVERY_US:
             return
-        since_us, self._looked_us = self._looked_us, now_us
+        since_us = self._looked_us
         if now_us // HOUR_US != self._learned_hour:
             self._usual = self._learn(notes, now_us)
             self._learned_hour = now_us // HOUR_US
@@ -72,6 +72,7 @@ class SilenceWatch:
         self._last_us = {topic: self._last_us.get(topic, now_us) for topic in self._usual}
         self._note_what_came(notes, since_us, now_us)
         self._judge(now_us)
+        self._looked_us = now_us  # what could not be read is read by the next look
 
     def _learn(self, notes: Notes, now_us: int) -> dict[str, int]:
         """Return the topics that come at this hour, and at those beside it, on days like this one."""

@@ -87,6 +87,8 @@ class JournalWriter:
         self._by_invocation = by_invocation
         #: Called with the notes at the start and after each write: what else a worker looks for every few seconds.
         self.then: Callable[[Notes], None] = lambda _: None
+        #: Called after that, when nobody waits any more: it may read for long.
+        self.at_last: Callable[[Notes], None] = lambda _: None
         self._notes: Notes | None = None
         self._numbered = 0
         self._has_warned = False
@@ -158,8 +160,7 @@ class JournalWriter:
             self._begin()
 
     def _run(self, ending: Stop, ended: Stop, wanted: Stop, written: threading.Lock, looked: Stop) -> None:
-        self._look()
-        looked.set()
+        self._look(looked)
         is_last = False
         while not is_last:
             wanted.wait(None if self._by_invocation else EVERY_SECONDS)
@@ -172,16 +173,20 @@ class JournalWriter:
                 if written.locked():
                     written.release()
             if not is_last:
-                self._look()
-                looked.set()
+                self._look(looked)
         ended.set()
 
-    def _look(self) -> None:
+    def _look(self, looked: Stop) -> None:
         """Look for what others have written; if that fails, what was known before holds."""
         self._looked_at_us = self._clock.now_us()
+        notes = None
         with suppress(Exception):  # the next write warns of it
-            self._notes = self._notes or self._open_notes()
-            self.then(self._notes)
+            notes = self._notes = self._notes or self._open_notes()
+            self.then(notes)
+        looked.set()
+        if notes is not None:
+            with suppress(Exception):
+                self.at_last(notes)
 
     def _write(self, *, is_last: bool) -> None:
         """Write everything once; what cannot be written is dropped."""

@@ -18,7 +18,7 @@ from oncebridge.telemetry.counting import Counts, Topics, Totals
 from oncebridge.visible import visible_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from oncebridge.clock import Clock
     from oncebridge.telemetry import Move
@@ -29,6 +29,8 @@ Dimensions: TypeAlias = tuple[tuple[str, ...], ...]
 Content: TypeAlias = tuple[dict[str, str], dict[str, Any]]
 
 VALUES_MAX: Final = 100  # of one metric in one document, by the format
+#: Silence lasts, and an alarm looks every few minutes: it is not said at every invocation.
+SILENCE_EVERY_US: Final = 60_000_000
 
 #: Written whenever anything is, zeros too, so that an alarm has data.
 _COLUMNS: Final = {
@@ -39,6 +41,7 @@ _UNITS: Final = {"HandlerTime": "Milliseconds", "EventAge": "Seconds", "OldestUn
 _DIMENSIONS: Final[dict[str, Dimensions]] = {
     "Deliveries": (("Function",), ("Function", "Verdict"), ("Function", "Topic")),
     "Settled": (("Function", "Outcome"),),
+    "SilentTopics": (("Function",), ("Function", "Topic")),
 }
 _BY_FUNCTION: Final[Dimensions] = (("Function",),)
 
@@ -47,9 +50,16 @@ class EmbeddedMetrics:
     """Counts the moves of one invocation, and writes them out when it ends."""
 
     def __init__(
-        self, *, namespace: str, function: str, clock: Clock, known: Iterable[str] = (), shadow: bool = False
+        self,
+        *,
+        namespace: str,
+        function: str,
+        clock: Clock,
+        known: Iterable[str] = (),
+        shadow: bool = False,
+        silent: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """Take the metrics' namespace and function, and topics that are known beside the built-in ones.
+        """Take the metrics' namespace and function, topics that are known beside the built-in ones, and what is silent.
 
         The lines of a shadow say so, in a property that is no dimension.
         """
@@ -57,7 +67,10 @@ class EmbeddedMetrics:
         self._properties = {"Shadow": True} if shadow else {}
         self._function = function
         self._clock = clock
-        self._counts = Counts(Topics(known, others=0), each=True)
+        self._topics = Topics(known, others=0)
+        self._counts = Counts(self._topics, each=True)
+        self._silent = silent
+        self._silence_told_us = 0
         self._oldest_ms: int | None = None
         self._writing = threading.Lock()
         forks.free_locks(self, "_writing")
@@ -71,12 +84,13 @@ class EmbeddedMetrics:
                 self._oldest_ms = max(self._oldest_ms or 0, move.age_ms)
 
     def flush(self) -> None:
-        """Write the counts since the last time; nothing if there are none. Never fails an invocation."""
+        """Write the counts since the last time, and what is silent, if there is any. Never fails an invocation."""
         with self._writing:
             oldest_ms, self._oldest_ms = self._oldest_ms, None
         made = documents(
             self._counts.take(),
             oldest_ms,
+            self._silent_now(),
             namespace=self._namespace,
             function=self._function,
             timestamp_ms=self._clock.now_us() // 1000,
@@ -91,16 +105,31 @@ class EmbeddedMetrics:
         except (OSError, ValueError):
             logger.exception("metrics could not be written to standard output; the events are not affected")
 
+    def _silent_now(self) -> list[str]:
+        """Return the topics that are silent, under the names that metrics may have, if it is time to say so."""
+        silent, now_us = self._silent(), self._clock.monotonic_us()
+        if not silent or (self._silence_told_us and now_us - self._silence_told_us < SILENCE_EVERY_US):
+            return []
+        self._silence_told_us = now_us
+        return sorted({self._topics.label(topic) for topic in silent})
+
 
 def documents(
-    totals: Totals, oldest_ms: int | None = None, *, namespace: str, function: str, timestamp_ms: int
+    totals: Totals,
+    oldest_ms: int | None = None,
+    silent: Iterable[str] = (),
+    *,
+    namespace: str,
+    function: str,
+    timestamp_ms: int,
 ) -> list[dict[str, Any]]:
     """Write totals as documents: one of the whole, more for many values, and one per topic, verdict and outcome.
 
     No number is in two of them, so the sum over log lines is CloudWatch's.
     """
     made: list[dict[str, Any]] = []
-    for properties, metrics in [*_whole(totals, oldest_ms), *_groups(totals)]:
+    silences: list[Content] = [({"Topic": topic}, {"SilentTopics": 1}) for topic in silent]
+    for properties, metrics in [*_whole(totals, oldest_ms), *_groups(totals), *silences]:
         directives = [
             {
                 "Namespace": namespace,
