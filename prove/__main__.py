@@ -88,7 +88,7 @@ def show(row: dict[str, Any]) -> None:
     state = "held" if row["held"] else "BROKEN"
     tried = f"{row['tried']:>9,} {row['unit']:<12}"
     doubled = f"{row['lost']} lost, {row['doubled']} doubled, {row['doubled_plain']} doubled where nothing prevents it"
-    print(f"{row['part']:<12} {row['ledger']:<9} {state:<7} {tried} {doubled}, {row['seconds']} s")
+    print(f"{row['part']:<19} {row['ledger']:<9} {state:<7} {tried} {doubled}, {row['seconds']} s")
     for note in row["notes"]:
         print(f"    {note}")
     if not row["held"]:
@@ -107,7 +107,7 @@ def main() -> int:
     if options.list:
         for part in PARTS.values():
             where = ", ".join(filter(None, part.ledgers))
-            print(f"{part.name:<12} {part.amount:>9,} {part.unit:<12} {part.title}{f' ({where})' if where else ''}")
+            print(f"{part.name:<19} {part.amount:>9,} {part.unit:<12} {part.title}{f' ({where})' if where else ''}")
         return 0
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     held = True

@@ -7,7 +7,9 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +17,7 @@ from prove import exact
 from prove.checks import Judgement, judge, read_notes
 from prove.faults import EFFECTS_MAX, HARMLESS, WHERES, Fault, Kind, Where, make_faults
 from prove.places import kind_of
-from prove.round import PATIENCE_SECONDS, Round, Told, in_child
+from prove.round import PATIENCE_SECONDS, Round, Told, each_in_child, in_child
 from prove.stream import Stream, make_stream
 from prove.worker import CLAIMS, Conditions, Notes, Program, Strikes, worker
 
@@ -68,6 +70,8 @@ class Attack:
     between: Callable[[str], None] | None = None
     #: Called before the second pass: waits for the end of what was begun then.
     after: Callable[[], None] | None = None
+    #: Rounds that run beside each other: most of a round is spent waiting for leases and disks.
+    at_once: int = 1
 
 
 @dataclass
@@ -108,23 +112,47 @@ class Tally:
         """Return how many faults struck."""
         return sum(self.struck.values())
 
+    def told(self) -> dict[str, Any]:
+        """Tell everything, for JSON."""
+        return {**vars(self), "failures": [asdict(one) for one in self.failures]}
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        """Add what another came to, as JSON tells it; the time is this one's own."""
+        for name, found in told.items():
+            mine = getattr(self, name)
+            if isinstance(mine, Counter):
+                mine.update(found)
+            elif name == "failures":
+                mine += [Failure(**one) for one in found]
+                mine.sort(key=lambda one: (len(one.name), one.name))  # whichever round ended first
+            elif name != "seconds":
+                setattr(self, name, mine + found)
+
 
 def attack(plan: Attack, amount: int, *, seconds: float, until_broken: bool = False) -> Iterator[Tally]:
     """Run rounds until this many faults have struck, or the time is over; yield the tally after each."""
     tally, begun = Tally(), time.monotonic()
-    while tally.faults < amount and time.monotonic() - begun < seconds:
-        name = f"{plan.seed}-{tally.rounds}"
-        faults = make_faults(
-            random.Random(f"{plan.seed} {name}"), plan.kinds, plan.faults, plan.wheres, plan.effects_max
-        )
-        judgement, told, stream, history = run_round(plan, name, faults)
-        add_round(tally, judgement, told, stream, history)
-        if judgement.broken:
-            tally.failures.append(Failure(name, judgement.broken, [str(fault) for fault in faults], history))
+
+    def rounds() -> Iterator[Callable[[], dict[str, Any]]]:
+        for number in count():
+            if tally.faults >= amount or time.monotonic() - begun >= seconds or (until_broken and tally.failures):
+                return
+            yield partial(_one_round, plan, f"{plan.seed}-{number}")
+
+    for found in each_in_child(rounds(), plan.at_once):
+        tally.add(found)
         tally.seconds = time.monotonic() - begun
         yield tally
-        if until_broken and judgement.broken:
-            return
+
+
+def _one_round(plan: Attack, name: str) -> dict[str, Any]:
+    faults = make_faults(random.Random(f"{plan.seed} {name}"), plan.kinds, plan.faults, plan.wheres, plan.effects_max)
+    judgement, told, stream, history = run_round(plan, name, faults)
+    tally = Tally()
+    add_round(tally, judgement, told, stream, history)
+    if judgement.broken:
+        tally.failures.append(Failure(name, judgement.broken, [str(fault) for fault in faults], history))
+    return tally.told()
 
 
 def add_round(

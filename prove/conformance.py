@@ -64,6 +64,11 @@ class Seen:
         """How many steps are compared."""
         return sum(map(len, self.steps.values()))
 
+    def parts(self, states: int) -> Iterator[Seen]:
+        """Divide it, with so many states in each part."""
+        known = list(self.steps.items())
+        return (Seen(self.scenario, dict(known[at : at + states])) for at in range(0, len(known), states))
+
 
 # --- what the code does -----------------------------------------------------------------------------------
 

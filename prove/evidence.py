@@ -20,7 +20,7 @@ from prove.specification import CHECKING, ENGINE, NEEDED_IN, SOURCE, WORLDS
 
 PAGE: Final = ROOT / "docs" / "evidence.html"
 #: Parts that draw nothing: within their bounds there is no chance.
-ENUMERATED: Final = ("exploration", "specification", "conformance")
+ENUMERATED: Final = ("exploration", "specification", "conformance", "conformance-echoes", "conformance-returns")
 OWN_STYLE: Final = """
 .held { color: var(--good); } .broken { color: var(--bad); font-weight: 600; }
 .claim { font-size: 1.0625rem; font-weight: 600; }

@@ -14,6 +14,8 @@ TABLE: Final = "proof_effects"
 #: The ledgers whose transaction can hold the effect of a handler.
 LEDGERS: Final = ("sqlite", "postgres", "dynamodb")
 CREATE: Final = f"CREATE TABLE IF NOT EXISTS {TABLE} (round text NOT NULL, number integer NOT NULL)"
+#: Two that create it at once would get in each other's way on Postgres, IF NOT EXISTS or not.
+ALONE: Final = "SELECT pg_advisory_xact_lock(hashtext('proof_effects'))"
 
 Write = Callable[[Any, int], None]
 
@@ -30,6 +32,8 @@ def create(url: str) -> None:
         )
         return
     with _sql(url) as connection:
+        if not url.startswith("sqlite"):
+            connection.execute(ALONE)
         connection.execute(CREATE)
         connection.commit()
 

@@ -19,7 +19,16 @@ GUARANTEES: Final = (
     (
         "One worker at a time",
         "Of many that want an event or an entity one has it; a late one changes nothing.",
-        ("contenders", "clocks", "schedules", "exploration", "specification", "conformance"),
+        (
+            "contenders",
+            "clocks",
+            "schedules",
+            "exploration",
+            "specification",
+            "conformance",
+            "conformance-echoes",
+            "conformance-returns",
+        ),
     ),
     (
         "Nothing is acknowledged in vain",

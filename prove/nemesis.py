@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from prove.attack import Attack, Failure, Tally, add_round, run_round
 from prove.checks import Judgement
 from prove.faults import Fault
+from prove.forked import fork
 from prove.round import Round, Told
 from prove.shrink import readable, shrink
 from prove.stream import Stream
@@ -58,7 +59,7 @@ class Nemesis:
 def beside(live: Callable[[socket.socket], None]) -> Iterator[Nemesis]:
     """Run a function in a process of its own, with a socket over which it is asked until that is closed."""
     ours, theirs = socket.socketpair()
-    pid = os.fork()
+    pid = fork()
     if not pid:
         ours.close()
         code = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import selectors
 import signal
 import socket
@@ -11,13 +12,14 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn
 
 from prove.faults import Fault
+from prove.forked import fork
 from prove.stream import Stream
 from prove.worker import Conditions, live, open_before_fork, receive, send
 
@@ -115,7 +117,7 @@ class Round:
         while len(self._lives) < self._workers:
             fault = self._faults.pop(0) if self._faults else None
             ours, theirs = socket.socketpair()
-            pid = os.fork()
+            pid = fork()
             if not pid:
                 ours.close()
                 for life in self._lives.values():
@@ -221,7 +223,7 @@ class Child:
     def __init__(self, work: Callable[[], Any]) -> None:
         """Begin the work."""
         self._ours, theirs = socket.socketpair()
-        self.pid = os.fork()
+        self.pid = fork()
         if not self.pid:
             self._ours.close()
             try:
@@ -236,6 +238,12 @@ class Child:
         """Return where its answer comes, to wait for one of several."""
         return self._ours.fileno()
 
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._ours.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
     def answer(self) -> Any:
         """Wait for what came of it, which JSON can hold."""
         with self._ours:
@@ -249,3 +257,24 @@ class Child:
 def in_child(work: Callable[[], Any]) -> Any:
     """Do something in a process of its own; return what JSON can hold."""
     return Child(work).answer()
+
+
+def each_in_child(works: Iterable[Callable[[], Any]], at_once: int) -> Iterator[Any]:
+    """Do things in processes of their own, so many at once; yield what comes of each, whichever ends first.
+
+    The next one is asked for when there is room for it, so it can depend on what came of those before.
+    """
+    waiting, running = iter(works), list[Child]()
+    try:
+        while True:
+            while len(running) < at_once and (work := next(waiting, None)) is not None:
+                running.append(Child(work))
+            if not running:
+                return
+            ready, _, _ = select.select(running, [], [])
+            for child in ready:
+                running.remove(child)
+                yield child.answer()
+    finally:
+        for child in running:
+            child.kill()

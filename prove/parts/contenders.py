@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from oncebridge.claim import Answer, Ask, Claim, Outcome, Settlement, Verdict
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.ledgers import ledger_from_url
+from prove.forked import end_with
 from prove.outcome import Options
 from prove.outcome import Outcome as Result
 from prove.places import place_of, prepare
@@ -54,7 +55,9 @@ def contenders(options: Options) -> Result:
         goals: Any = context.Array("q", 2)
         processes = [
             context.Process(
-                target=_contend, args=(url, notes, f"{options.seed} {at}", at, (start, end, goals)), daemon=True
+                target=_contend,
+                args=(url, notes, f"{options.seed} {at}", at, (start, end, goals, os.getpid())),
+                daemon=True,
             )
             for at in range(CONTENDERS)
         ]
@@ -104,8 +107,9 @@ def _asks(seed: str, number: int, contests: int, contender: int) -> list[Ask]:
     ]
 
 
-def _contend(url: str, path: Path, seed: str, contender: int, shared: tuple[Any, Any, Any]) -> None:
-    start, end, goals = shared
+def _contend(url: str, path: Path, seed: str, contender: int, shared: tuple[Any, Any, Any, int]) -> None:
+    start, end, goals, parent = shared
+    end_with(parent)
     notes, dice, ledger = Notes(path), random.Random(seed), ledger_from_url(url)
     _until_reached(lambda: ledger.open(None))
     while True:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from prove.mishaps import Place, failing_over, replace_file
 from prove.outcome import Options, Outcome
 from prove.places import kind_of, place_beside, place_of, prepare
 from prove.removals import Edit, remove
-from prove.round import in_child
+from prove.round import each_in_child, in_child
 from prove.shrink import readable
 from prove.stream import make_returns
 from prove.worker import Program
@@ -28,6 +29,7 @@ from prove.worker import Program
 #: A control that was not caught in so many rounds was not caught.
 ROUNDS_MAX: Final = 60
 SECONDS_MAX: Final = 120.0
+SEEDS_AT_ONCE: Final = 4
 LOST: Final = "lost"
 DOUBLED: Final = "doubled under another key"
 AT_ONCE: Final = "doubled without a fault"
@@ -233,14 +235,19 @@ def controlled(options: Options, chosen: Sequence[Control], *, rounds_max: int =
     ledger = kind_of(options.ledger)
     with place_of(options.ledger, options.folder) as url:
         for control in chosen:
+
+            def seeds(control: Control = control) -> Iterator[Callable[[], dict[str, Any]]]:
+                for number in range(options.amount):
+                    if time.monotonic() - begun > options.seconds:
+                        outcome.notes.append(f"ended early: {control.name}, {number} of {options.amount} seeds")
+                        return
+                    seed = options.seed + number
+                    own = place_beside(url, options.folder, f"c{chosen.index(control)}_{seed}")
+                    yield partial(try_control, control, options, seed, own, rounds_max)
+
             found: list[Found] = []
-            for number in range(options.amount):
-                if time.monotonic() - begun > options.seconds:
-                    outcome.notes.append(f"ended early: {control.name}, {number} of {options.amount} seeds")
-                    break
-                seed = options.seed + number
-                own = place_beside(url, options.folder, f"c{chosen.index(control)}_{seed}")
-                found.append(try_control(control, options, seed, own, rounds_max))
+            for told in each_in_child(seeds(), SEEDS_AT_ONCE):
+                found.append(Found(**told))
                 outcome.tried += 1
                 if options.progress:
                     options.progress(outcome.tried)
@@ -260,7 +267,7 @@ class Found:
     history: list[str]
 
 
-def try_control(control: Control, options: Options, seed: int, url: str, rounds_max: int) -> Found:
+def try_control(control: Control, options: Options, seed: int, url: str, rounds_max: int) -> dict[str, Any]:
     """Attack the wrong program until it is caught, and the sound one in as many rounds."""
     plan = Attack(
         ledger=options.ledger, url=url, folder=options.folder, seed=seed, program=control.program, **control.attack
@@ -270,7 +277,7 @@ def try_control(control: Control, options: Options, seed: int, url: str, rounds_
     caught = bool(set(control.breaks) & wrong["broken"].keys())
     sound_plan = replace(plan, program=None, url=_beside(url))
     sound = in_child(lambda: _attacked(control, sound_plan, (), wrong["rounds"], ()))
-    return Found(caught, wrong["rounds"], wrong["counts"], sound["broken"], sound["history"])
+    return asdict(Found(caught, wrong["rounds"], wrong["counts"], sound["broken"], sound["history"]))
 
 
 def _attacked(

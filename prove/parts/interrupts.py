@@ -7,9 +7,11 @@ import random
 import select
 import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any, Final
 
 from prove.attack import Attack, Failure, Tally, add_round, run_round
 from prove.faults import Fault
@@ -17,40 +19,45 @@ from prove.interrupted import CALM, WAYS, Draw, live
 from prove.outcome import Options, Outcome
 from prove.parts.workers import outcome_of
 from prove.places import kind_of, place_of, prepare
-from prove.round import Child, Told, in_child
+from prove.round import Child, Told, each_in_child, in_child
 from prove.shrink import readable
 from prove.stream import Stream, make_groups
 from prove.worker import Conditions
 
 #: Strikes of one round, each in a batch of its own.
 STRIKES: Final = {"sqlite": 300, "redis": 300, "postgres": 300, "dynamodb": 40}
+#: A batch is one worker's, and waits for its ledger.
+ROUNDS_AT_ONCE: Final = 3
 #: Whoever works on a round for so long hangs.
 HANG_SECONDS: Final = 240.0
 
 
 def interrupts(options: Options) -> Outcome:
     """Strike batches one by one at each place, by timers and in threads, in turn, until there were so many strikes."""
-    tally, begun, number = Tally(), time.monotonic(), 0
+    tally, begun, asked = Tally(), time.monotonic(), 0
     ways = [Drive(way) for way in WAYS]
     by_place = ways[0]
     most = min(STRIKES[kind_of(options.ledger)], -(-options.amount // len(WAYS)))
     with place_of(options.ledger, options.folder) as url:
         in_child(lambda: prepare(url))
-        while tally.faults < options.amount and time.monotonic() - begun < options.seconds and not tally.failures:
-            drive, name = ways[number % len(ways)], f"{options.seed}-{number}"
-            strikes = min(most, options.amount - tally.faults)
-            plan = Attack(
-                (), options.ledger, url, options.folder, options.seed, make_stream=make_groups,
-                sizes={"groups": CALM + 1 + strikes}, drive=drive,
-            )  # fmt: skip
-            judgement, told, stream, history = run_round(plan, name, ())
-            add_round(tally, judgement, told, stream, history)
-            if judgement.broken:
-                tally.failures.append(Failure(name, judgement.broken, [], history))
-            drive.struck += strikes
-            if by_place in ways and by_place.struck >= by_place.places > 0:
-                ways.remove(by_place)
-            number += 1
+        plan = Attack((), options.ledger, url, options.folder, options.seed, make_stream=make_groups)
+
+        def rounds() -> Iterator[Callable[[], dict[str, Any]]]:
+            nonlocal asked
+            for number in count():
+                if asked >= options.amount or time.monotonic() - begun >= options.seconds or tally.failures:
+                    return
+                if by_place in ways and by_place.struck >= by_place.places > 0:
+                    ways.remove(by_place)
+                drive, strikes = ways[number % len(ways)], min(most, options.amount - asked)
+                sizes = {"groups": CALM + 1 + strikes}
+                yield partial(_round, replace(plan, sizes=sizes, drive=replace(drive)), f"{options.seed}-{number}")
+                drive.struck += strikes
+                asked += strikes
+
+        for found in each_in_child(rounds(), ROUNDS_AT_ONCE):
+            tally.add(found["tally"])
+            by_place.places = by_place.places or found["places"]
             tally.seconds = time.monotonic() - begun
             if options.progress:
                 options.progress(tally.faults)
@@ -62,6 +69,15 @@ def interrupts(options: Options) -> Outcome:
         head = f"seed {options.seed}, round {failure.name}: {failure.broken}"
         outcome.history = [head, *readable(failure.history)]
     return outcome
+
+
+def _round(plan: Attack, name: str) -> dict[str, Any]:
+    judgement, told, stream, history = run_round(plan, name, ())
+    tally = Tally()
+    add_round(tally, judgement, told, stream, history)
+    if judgement.broken:
+        tally.failures.append(Failure(name, judgement.broken, [], history))
+    return {"tally": tally.told(), "places": getattr(plan.drive, "places", 0)}
 
 
 @dataclass

@@ -22,6 +22,7 @@ from prove.worker import CLAIMS
 if TYPE_CHECKING:
     from oncebridge import Bridge
 
+ROUNDS_AT_ONCE: Final = 2
 KINDS: Final[tuple[Kind, ...]] = ("kill", "stop")
 
 
@@ -81,7 +82,7 @@ def planned(name: str, url: str, options: Options, spoil: Callable[[Bridge], Non
     with _surroundings(way, url, options.folder / f"way-{name}") as service:
         yield Attack(
             KINDS, options.ledger, url, options.folder, options.seed, way_in=name, drive=way.drive, service=service,
-            spoil=spoil,
+            spoil=spoil, at_once=ROUNDS_AT_ONCE,
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from prove.places import place_of, prepare
 from prove.round import in_child
 from prove.shrink import readable, shrink
 
+ROUNDS_AT_ONCE: Final = 4
 DOUBLED: Final = ("doubled in the transaction", "doubled under another key")
 
 
@@ -28,7 +29,7 @@ def stop(options: Options) -> Outcome:
 def _attacked(options: Options, kinds: tuple[Kind, ...]) -> Outcome:
     with place_of(options.ledger, options.folder) as url:
         in_child(lambda: prepare(url))
-        plan = Attack(kinds, options.ledger, url, options.folder, options.seed)
+        plan = Attack(kinds, options.ledger, url, options.folder, options.seed, at_once=ROUNDS_AT_ONCE)
         tally = Tally()
         for tally in attack(plan, options.amount, seconds=options.seconds, until_broken=True):
             if options.progress:
