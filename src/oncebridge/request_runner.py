@@ -15,7 +15,7 @@ from oncebridge.engine.paused import Paused
 from oncebridge.engine.waiting import PATIENCE_US, made_attempt
 from oncebridge.errors import BatchOfParent, ConfigurationError, NothingFound, OncebridgeError
 from oncebridge.journal.actions import ActionLog
-from oncebridge.journal.requests import DISCARD, KEPT_US, Progress, Request, RequestItem, Requests
+from oncebridge.journal.requests import DISCARD, KEPT_US, Progress, Request, RequestItem, Requests, group_name
 from oncebridge.letter_filter import EPOCH, Filters
 
 if TYPE_CHECKING:
@@ -340,11 +340,24 @@ class _RunningRequest:
 
     def _under_way(self) -> Iterator[DeadLetter]:
         """Return letters that workers before this one were redriving, and did not bring to an end."""
-        if self._request.takes > 1:
-            filters: Filters = {"topic": self._request.topic, "since": _time(self._request.at_ms), "limit": PAGE}
+        request = self._request
+        if request.takes > 1:
+            filters: Filters = {"topic": self._topic, "since": _time(request.at_ms), "limit": PAGE}
             for letter in self._runner.letters.list(**filters):
-                if letter.status is not Status.DEAD and hash((letter.key, letter.handler)) not in self._tried:
+                # Its reason may be another one by now.
+                is_of_group = request.group is None or letter.topic == (request.topic or "")
+                is_new = hash((letter.key, letter.handler)) not in self._tried
+                if letter.status is not Status.DEAD and is_of_group and is_new:
                     yield letter
+
+    @property
+    def _topic(self) -> str | None:
+        """The pattern that topics have to match; that of a group is an event's, and no pattern."""
+        return None if self._request.group else self._request.topic
+
+    def _is_chosen(self, letter: DeadLetter) -> bool:
+        group = self._request.group
+        return group is None or group_name(letter.handler, letter.reason, letter.topic) == group
 
     def _by_filter(self) -> Iterator[DeadLetter]:
         """Read page by page: letters that fail again become newer than the request, and are behind its end."""
@@ -358,7 +371,8 @@ class _RunningRequest:
             filters["limit"] = number
             page = [*self._runner.letters.list(**filters)]
             for letter in page:
-                if (letter.key, letter.handler) not in seen and hash((letter.key, letter.handler)) not in self._tried:
+                name = letter.key, letter.handler
+                if name not in seen and hash(name) not in self._tried and self._is_chosen(letter):
                     yield letter
             if len(page) < number:
                 return
@@ -369,7 +383,7 @@ class _RunningRequest:
 
     def _filters(self) -> Filters:
         request = self._request
-        filters: Filters = {"topic": request.topic, "reason": request.reason}
+        filters: Filters = {"topic": self._topic, "reason": request.reason}
         if request.since_ms is not None:
             filters["since"] = _time(request.since_ms)
         if request.until_ms is not None:

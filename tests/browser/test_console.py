@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("console")]
 
 FOUND = "/missing?run=2026-03-02T09%3A00%3A00Z"
 LISTS = ("/", "/deliveries", "/dead", "/requests", "/handlers", "/missing", "/doctor", "/log")
-PAGES = (*LISTS, FOUND, "letter", "event", "request")
+PAGES = (*LISTS, FOUND, "letter", "event", "request", "conversation")
 #: On paper a page is as wide as A4 without its margins.
 PAPER = {"width": 696, "height": 1000}
 
@@ -63,7 +63,11 @@ def paths(chromium, console):
         looked.button("Redrive 1 dead letter").click()
         looked.says("nothing yet")
         request = looked.page.url.removeprefix(console.address(""))
-    own = {"letter": f"/dead/{key}", "event": f"/event/{key}", "request": request}
+        looked.page.get_by_label("Find").fill("calm-3")
+        looked.button("Find").click()
+        looked.says("Time line")
+        conversation = looked.page.url.removeprefix(console.address(""))
+    own = {"letter": f"/dead/{key}", "event": f"/event/{key}", "request": request, "conversation": conversation}
     return {page: own.get(page, page) for page in PAGES}
 
 
@@ -89,6 +93,38 @@ def test_a_page_is_fit_for_everybody(look, paths, page, width, scheme):
     assert looked.unfit(only="color-contrast") == []
     assert looked.complaints == []
     assert looked.elsewhere() == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(("path", "button"), [("/dead", "Redrive"), ("/dead", "Discard"), ("/handlers", "Pause")])
+def test_a_question_is_fit_for_everybody(look, path, button, width, scheme):
+    """What is asked before something happens is read by everybody too, with both answers in the window."""
+    looked = look(width=width, color_scheme=scheme)
+    looked.go(path)
+    looked.button(button).first.click()
+    looked.says("?", "h1")
+    assert looked.unfit() == []
+    assert looked.sideways() <= 0
+    answers = [looked.page.locator("main .actions").locator(kind) for kind in ("button", "a")]
+    for answer in answers:
+        box = answer.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert box["y"] + box["height"] <= 900
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_on_a_phone_every_page_is_a_touch_away(look, path):
+    """The list of pages is in the window as a whole, and says which of them is shown."""
+    looked = look(width=PHONE)
+    looked.go(path)
+    links = looked.page.locator("nav a").all()
+    assert len(links) == len(LISTS)
+    for link in links:
+        box = link.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE
+    expect(looked.page.locator("nav a[aria-current=page]")).to_be_in_viewport(ratio=1)
 
 
 @pytest.mark.parametrize("page", PAGES)

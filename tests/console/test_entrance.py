@@ -231,6 +231,10 @@ def test_with_other_keys_no_session_is_valid(tmp_path, keys):
         "/console/€",
         "/console/?q=%22",
         "/console/@evil.example",
+        "/console/../elsewhere",
+        "/console/./..",
+        "/console/%2e%2E/%2e%2e/elsewhere",
+        "/console/.%2e",
         "",
     ],
 )

@@ -190,6 +190,13 @@ def test_a_form_of_this_site_is_taken(changing):
     assert set(changing.place.console.pauses.read()) == {"crm", "paused"}
 
 
+def test_a_form_is_taken_through_a_proxy_that_changes_the_host(changing):
+    """Where the browser says that a form is this site's own, it does not matter what a proxy has made of the host."""
+    person = changing.place.person(OPERATOR)
+    headers = {"Sec_Fetch_Site": "same-origin", "Origin": "https://console.example", "Host": "backend:8090"}
+    assert person.submit("/handlers/pause", {"handler": "crm"}, **headers).status == 303
+
+
 @pytest.mark.parametrize("path", POSTS)
 def test_nothing_acts_by_its_address_alone(filled, path):
     """A link, a picture or a prefetch is a GET, and does nothing."""

@@ -7,13 +7,14 @@ from collections import Counter
 import pytest
 
 from children import Child
+from journal.waiting import until
 from ledgers.on_postgres import new_schema
 from oncebridge import Bridge
 from oncebridge.clock import SystemClock
 from oncebridge.errors import LedgerUnavailable, PermanentError
 from oncebridge.journal import writer
 from oncebridge.journal.reader import JournalReader
-from oncebridge.journal.records import Count
+from oncebridge.journal.records import WORKER_KEPT_US, WORKERS, Count, WorkerSeen
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings import Settings
@@ -84,6 +85,35 @@ def test_the_journal_has_the_books_of_all_workers(url, journal_at):
     assert books_in(reader) == books
     assert sum(books.values()) == received == 120
     assert books_in_hours(reader) == books
+
+
+def test_a_worker_is_known_from_its_beginning(url, journal_at):
+    """Before any delivery, and before the first few seconds are over, pages know it and its handlers."""
+    with Bridge(url) as bridge:
+        bridge.register("*", lambda _: None, name="crm")
+        bridge.start_journal("consume", holds="14 days in the queue")
+        bridge.open()
+        reader = journal_at(url)
+        (worker,) = until(reader.workers, "the worker to be described")
+        assert ([one.name for one in worker.handlers], worker.holds) == (["crm"], "14 days in the queue")
+        assert reader.runs(worker)
+
+
+def test_many_workers_hide_nobody(url, journal_at):
+    """Workers that came and went by the hundred do not crowd out the one that runs, whatever its name."""
+    with Bridge(url):
+        reader = journal_at(url)
+    now_ms = SystemClock().now_us() // 1000
+    names = ["a-runs", *(f"b-{at:03}" for at in range(400))]
+    seen = {
+        name: WorkerSeen(
+            name=name, way_in="consume", version="1", started_ms=now_ms, seen_ms=now_ms, ended=name != "a-runs"
+        )
+        for name in names
+    }
+    notes = {name: writer._encode(one) for name, one in seen.items()}
+    reader.notes.write_notes(WORKERS, notes, keep_us=WORKER_KEPT_US)
+    assert [one.name for one in reader.workers() if reader.runs(one)] == ["a-runs"]
 
 
 def books_in_hours(reader):

@@ -157,6 +157,10 @@ def test_a_request_whose_worker_is_silent_is_taken_by_another():
     clock.advance(module.LEASE_MS / 1000)
     taken = requests.take(request.id, "two", ["crm"], discards=True)
     assert (taken.worker, taken.tried, taken.outcomes, len(taken.items)) == ("two", 1, {"processed": 1}, 1)
+    assert taken.deaths == 1
+    back = requests.give_back(request.id, "two", Progress(taken))
+    taken = requests.take(back.id, "two", ["crm"], discards=True)
+    assert (taken.takes, taken.deaths) == (3, 1)
     assert requests.progress(request.id, "one", done) is None
     assert requests.finish(request.id, "one", done) is None
     more = Progress(taken)

@@ -6,6 +6,7 @@ import signal
 import sys
 from contextlib import ExitStack
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from oncebridge.cli.logs import chosen_format, log_to_standard_error
 from oncebridge.cli.output import say, say_error, say_warning
 from oncebridge.cli.serve import EXIT_GAVE_UP, EXIT_SIGNAL, KEY_LENGTH_MIN, server_log, try_ledger
 from oncebridge.cli.wiring import BridgeOption, LedgerOption, SettingsOption, existing_bridge, ledger_kind
+from oncebridge.console.answers import redirect, trouble
 from oncebridge.console.wiring import ConsoleApplication, check_console
 from oncebridge.errors import OncebridgeError
 from oncebridge.service.connections import ConnectionGuard
@@ -122,20 +124,24 @@ class ConsolePlan(msgspec.Struct, frozen=True):
 
     def _options(self) -> str:
         """Return what commands need for the same ledger; never a URL, which may hold a password."""
-        given = {"--settings": self.settings, "--handler": self.handler}
+        given = {"--ledger": self.ledger and "URL", "--settings": self.settings, "--handler": self.handler}
         return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
 
 
 def _alone(pages: ConsoleApplication) -> Application:
     """Make the whole application of a process that shows the pages alone."""
     from starlette.applications import Starlette
-    from starlette.responses import RedirectResponse
+    from starlette.exceptions import HTTPException
+    from starlette.responses import Response
     from starlette.routing import Route
 
-    async def to_pages(_: Any) -> RedirectResponse:
-        return RedirectResponse("/console/", 303)
+    async def to_pages(_: Any) -> Response:
+        return redirect("/console/")
 
-    whole = Starlette(routes=[Route("/", to_pages), *pages.routes()])
+    async def no_page(_: Any, error: Exception) -> Response:
+        return trouble(HTTPStatus(getattr(error, "status_code", HTTPStatus.NOT_FOUND)), "There is no such page.")
+
+    whole = Starlette(routes=[Route("/", to_pages), *pages.routes()], exception_handlers={HTTPException: no_page})
     whole.router.redirect_slashes = False
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

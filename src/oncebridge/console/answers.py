@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from oncebridge.console.layout import Page, Viewer, document, text
+from oncebridge.console.layout import PREFIX, Page, Viewer, document, text
 from oncebridge.console.pages.entrance import trouble_page
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 
+#: Where a login may lead; as in an address, where everything else is written with %.
+_OURS: Final = re.compile(rf"{PREFIX}(/(?!\.{{1,2}}(?:/|\Z))[A-Za-z0-9%_.,~-]+)*/?", re.ASCII)
+
 
 def shown(page: Page, viewer: Viewer) -> Response:
     """Answer with a page."""
@@ -47,6 +51,13 @@ def redirect(to: str) -> Response:
     from starlette.responses import Response
 
     return Response(b"", HTTPStatus.SEE_OTHER.value, {**HEADERS, "Location": to})
+
+
+def page_after_login(path: str | None) -> str:
+    """Return where to go after the login: a page of ours, and nowhere else."""
+    # Browsers take %2e for a dot, and two dots would lead out of the console.
+    is_ours = path is not None and _OURS.fullmatch(re.sub("(?i)%2e", ".", path))
+    return path if path is not None and is_ours else f"{PREFIX}/"
 
 
 def trouble(status: HTTPStatus, said: str) -> Response:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote
 from msgspec.structs import replace
 
 from oncebridge.console.access import COOKIE, KEY_MAX, Access, LoginLimit
-from oncebridge.console.answers import HEADERS, html, place_of, redirect, shown, trouble
+from oncebridge.console.answers import HEADERS, html, page_after_login, place_of, redirect, shown, trouble
 from oncebridge.console.layout import PREFIX, SCRIPT, STYLE, Viewer
 from oncebridge.console.pages.deliveries import deliveries_page, filter_of
 from oncebridge.console.pages.entrance import login_page
@@ -57,9 +57,6 @@ _FILES: Final = {
     "icon.svg": ("image/svg+xml", ICON),
 }
 
-#: Where a login may lead; as in an address, where everything else is written with %.
-_OURS: Final = re.compile(rf"{PREFIX}(/[A-Za-z0-9%_.,~-]+)*/?", re.ASCII)
-
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::[0-9]*)?", re.ASCII)
 
 Form: TypeAlias = "dict[str, list[str]]"
@@ -103,7 +100,7 @@ class ConsoleRoutes:
     def routes(self) -> list[BaseRoute]:
         """Return the routes, all under one prefix."""
         try:
-            from starlette.routing import Mount, Route
+            from starlette.routing import Mount, Route, Router
         except ImportError:
             raise MissingExtra("the console needs starlette; install it with: pip install 'oncebridge[http]'") from None
         looks: dict[str, Answer] = {
@@ -139,7 +136,8 @@ class ConsoleRoutes:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/{name}", self._file, methods=["GET"]),
         ]
-        return [Route(PREFIX, self._to_first), Mount(PREFIX, routes=inside)]
+        # A slash too many leads nowhere: starlette would lead to the host that a request has named.
+        return [Route(PREFIX, self._to_first), Mount(PREFIX, app=Router(inside, redirect_slashes=False))]
 
     async def on_other(self, _: Request, error: Exception) -> Response:
         """Answer what has no route, or none for its method."""
@@ -244,15 +242,15 @@ class ConsoleRoutes:
     async def _login(self, request: Request) -> Response:
         try:
             self._check_host(request)
-            if request.method == "GET":
-                return html(login_page(None, _next(request.query_params.get("next"))))
+            if request.method != "POST":
+                return html(login_page(None, page_after_login(request.query_params.get("next"))))
             form = await _form(request)
         except Refused as refused:
             return trouble(refused.status, refused.said)
         if not _is_own(request):
             return trouble(HTTPStatus.FORBIDDEN, "Log in on the page itself.")
         peer = request.client.host if request.client else ""
-        next_ = _next(_one(form, "next"))
+        next_ = page_after_login(_one(form, "next"))
         wait = self._limit.wait_seconds(peer)
         if wait:
             said = f"Too many wrong keys; try again in {wait} seconds."
@@ -428,10 +426,11 @@ def _check_role(session: Session) -> None:
 
 def _is_own(request: Request) -> bool:
     """Return whether a form was sent from a page of this site, as far as the browser says so."""
-    site = request.headers.get("sec-fetch-site", "same-origin")
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:  # the browser knows; a proxy may have put another host in place of the one that it asked
+        return site in ("same-origin", "none")
     origin = request.headers.get("origin")
-    is_ours = origin is None or origin.partition("://")[2] == request.headers.get("host", "")
-    return is_ours and site in ("same-origin", "none")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host", "")
 
 
 async def _form(request: Request) -> Form:
@@ -486,11 +485,6 @@ def _what(word: str) -> str:
     if word not in ("redrive", "discard"):
         raise Refused(HTTPStatus.BAD_REQUEST, "Redrive or discard, nothing else.")
     return word
-
-
-def _next(path: str | None) -> str:
-    """Return where to go after the login: a page of ours, and nowhere else."""
-    return path if path is not None and _OURS.fullmatch(path) else f"{PREFIX}/"
 
 
 def _is_loopback(host: str) -> bool:

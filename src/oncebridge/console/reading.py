@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ from oncebridge.journal.actions import CONSOLE, ActionLog
 from oncebridge.journal.overview import overview
 from oncebridge.journal.pauses import Pauses
 from oncebridge.journal.reader import JournalReader
-from oncebridge.journal.requests import Requests
+from oncebridge.journal.requests import Requests, group_name
 from oncebridge.known_keys import keys_of
 from oncebridge.ledgers import DAY_US, kind_of
 from oncebridge.ledgers.notes import KeepsNotes
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from oncebridge.journal.records import SeenDelivery, WorkerSeen
     from oncebridge.journal.requests import Request
     from oncebridge.journal.wanted import DeliveryFilter
-    from oncebridge.ledgers.protocol import LetterGroups, LetterPage, Query
+    from oncebridge.ledgers.protocol import LetterGroup, LetterGroups, LetterPage, Query
 
 #: A page that takes longer is no use to somebody on call.
 LOOK_SECONDS: Final = 0.7
@@ -50,6 +51,7 @@ KEYS_MAX: Final = 20
 #: How long an examination is shown before the next look examines again.
 EXAMINED_US: Final = 20_000_000
 _SAMPLE: Final = 200
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 END_SECONDS: Final = 10.0
 _LACKS: Final = (
     "Redis keeps no ids of events that were done at once: those are found by their key, or by a pasted event."
@@ -222,16 +224,23 @@ class Console:
             letters = [entry for key in chosen.keys for entry in self._letters_of(key)]
             return len(letters), True, {entry.handler for entry in letters}
         groups = self.letter_groups()
-        if groups.complete and not (chosen.since or chosen.until):
-            query = self._query(chosen)
-            matching = [
-                group
-                for group in groups.groups
-                if query.handler in (None, group.handler) and _fits(query, group.topic, group.reason)
-            ]
-            return sum(group.number for group in matching), True, {group.handler for group in matching}
+        if chosen.group or (groups.complete and not (chosen.since or chosen.until)):
+            matching = [group for group in groups.groups if self._is_chosen(chosen, group)]
+            number, handlers = sum(group.number for group in matching), {group.handler for group in matching}
+            # Groups that are too small to be listed may match too.
+            others = 0 if chosen.group else groups.total - sum(group.number for group in groups.groups)
+            if not chosen.fields:
+                return number + others, groups.complete, handlers
+            if number or not others:
+                return number, groups.complete and not others, handlers
         found = self.letter_page(chosen, None, limit=COUNTED_MAX)
         return len(found.entries), found.next is None, {entry.handler for entry in found.entries}
+
+    def _is_chosen(self, chosen: LettersChosen, group: LetterGroup) -> bool:
+        if chosen.group:
+            return group_name(group.handler, group.reason, group.topic) == chosen.group
+        query = self._query(chosen)
+        return query.handler in (None, group.handler) and _fits(query, group.topic, group.reason)
 
     def _letters_of(self, key: str) -> Iterable[DeadLetter]:
         return self._bridge.dead_letters.show(key)
@@ -264,6 +273,7 @@ class Console:
             reason=chosen.reason or None,
             since_ms=None if query.since_us is None else query.since_us // 1000,
             until_ms=None if query.until_us is None else query.until_us // 1000,
+            group=chosen.group or None,
             all=not (chosen.keys or chosen.fields),
             force=force,
             expected=expected,
@@ -295,7 +305,6 @@ def _fits(query: Query, topic: str, reason: str) -> bool:
 
 
 def _digest(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise ConfigurationError("this is no digest of an id") from None
+    if not _DIGEST.fullmatch(text):
+        raise ConfigurationError("this is no digest of an id")
+    return bytes.fromhex(text)

@@ -19,6 +19,7 @@ from oncebridge.journal.records import (
     hour_page,
     minute_page,
 )
+from oncebridge.ledgers.notes import NOTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,7 +105,7 @@ class JournalReader:
 
     def workers(self) -> list[WorkerSeen]:
         """Return the workers that were heard of lately, those that run first."""
-        found = [_worker(note.value) for note in self.notes.read_notes(WORKERS, limit=ROWS_MAX)]
+        found = [_worker(note.value) for note in self.notes.read_notes(WORKERS, limit=NOTES_MAX)]
         return sorted(found, key=lambda one: (not self.runs(one), -one.seen_ms, one.name))
 
     def pauses(self) -> dict[str, Pause]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -49,6 +50,11 @@ _ID: Final = re.compile(r"[0-9]{14}-[0-9a-f]{12}")
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
+def group_name(handler: str, reason: str, topic: str) -> str:
+    """Name a group of letters, whatever is in its texts: forms change line breaks, a topic may look like a pattern."""
+    return blake2b(ascii((handler, reason, topic)).encode(), digest_size=16).hexdigest()
+
+
 class RequestItem(msgspec.Struct, frozen=True, array_like=True):
     """What became of one letter, without anything of its payload."""
 
@@ -75,6 +81,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
     since_ms: int | None = None
     until_ms: int | None = None
+    #: The name of one group: only letters whose handler, reason and topic are just these.
+    group: str | None = None
     #: Every letter, where nothing else is given.
     all: bool = False
     #: Redrive even what is an echo or stale by now.
@@ -88,6 +96,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     taken_until_ms: int = 0
     #: How often it was taken: more than once, where a worker stopped or died with it.
     takes: int = 0
+    #: How often the worker that had it fell silent: what that did since it last wrote is done, and not counted here.
+    deaths: int = 0
     #: How many letters have been tried, and when it ended.
     tried: int = 0
     ended_ms: int | None = None
@@ -119,13 +129,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             *([] if self.since_ms is None else [f"since {_written(self.since_ms)}"]),
             *([] if self.until_ms is None else [f"until {_written(self.until_ms)}"]),
         ]
-        return ", ".join(given) or "all letters"
+        return ("the group of " if self.group else "") + (", ".join(given) or "all letters")
 
     @property
     def said(self) -> str:
         """What came of it, in words."""
         found = ", ".join(f"{number:,} {name}" for name, number in self.outcomes.items() if number)
         return found or "no letter was found"
+
+    @property
+    def heard_ms(self) -> int | None:
+        """When the worker that has it last said so; None if none has it."""
+        return self.taken_until_ms - LEASE_MS if self.state == RUNNING else None
 
     def can_be_taken(self, handlers: Collection[str], now_ms: int, *, discards: bool) -> bool:
         """Return whether a worker with these handlers may take it now."""
@@ -139,7 +154,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def asks_like(self, other: Request) -> bool:
         """Return whether both ask for the same."""
-        names = ("what", "handler", "keys", "topic", "reason", "since_ms", "until_ms", "all", "force")
+        names = ("what", "handler", "keys", "topic", "reason", "since_ms", "until_ms", "group", "all", "force")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
@@ -174,6 +189,7 @@ class Requests:
         reason: str | None = None,
         since_ms: int | None = None,
         until_ms: int | None = None,
+        group: str | None = None,
         all: bool = False,  # noqa: A002 - as the command says it
         force: bool = False,
         expected: int | None = None,
@@ -194,6 +210,7 @@ class Requests:
             reason=reason or None,
             since_ms=since_ms,
             until_ms=until_ms,
+            group=group or None,
             all=all,
             force=force,
             expected=expected,
@@ -237,8 +254,9 @@ class Requests:
             now_ms = self._now_ms()
             if not one.can_be_taken(handlers, now_ms, discards=discards):
                 return None
+            died = one.deaths + (one.state == RUNNING)
             until_ms = now_ms + LEASE_MS
-            return replace(one, state=RUNNING, worker=worker, taken_until_ms=until_ms, takes=one.takes + 1)
+            return replace(one, state=RUNNING, worker=worker, taken_until_ms=until_ms, takes=one.takes + 1, deaths=died)
 
         return self._changed(id, taken)
 

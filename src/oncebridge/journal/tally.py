@@ -101,7 +101,7 @@ class Tally:
     def _note_waiting(self, result: Result, now_ms: int) -> None:
         since_ms, _ = self._waiting.get(result.key, (now_ms, 0))
         if len(self._waiting) < WAITING_MAX or since_ms < now_ms:
-            self._waiting[result.key] = since_ms, now_ms + 2 * result.retry_in_us // 1000 + GONE_MS
+            self._waiting[result.key] = since_ms, waits_until_ms(now_ms, result.retry_in_us // 1000)
 
     def settled(self, settled: Sequence[tuple[Task, bool]]) -> None:
         """Add claims that were settled, each with whether it was still in force."""
@@ -157,6 +157,11 @@ class Tally:
             conversation=result.conversation,
             user=result.user,
         )
+
+
+def waits_until_ms(at_ms: int, retry_in_ms: int) -> int:
+    """Return until when a delivery that was handed back counts as waiting, unless it comes again before."""
+    return at_ms + 2 * retry_in_ms + GONE_MS
 
 
 def _by_time(one: tuple[int, Any]) -> int:

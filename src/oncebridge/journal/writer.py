@@ -162,6 +162,8 @@ class JournalWriter:
     def _run(self, ending: Stop, ended: Stop, wanted: Stop, written: threading.Lock, looked: Stop) -> None:
         self._look(looked)
         is_last = False
+        if not self._by_invocation:
+            self._write(is_last=False)  # pages know of this worker, and of its handlers, from its beginning
         while not is_last:
             wanted.wait(None if self._by_invocation else EVERY_SECONDS)
             wanted.clear()

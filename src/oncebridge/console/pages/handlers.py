@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from oncebridge.console.layout import (
+    COMMAND_MAX,
     PREFIX,
     Page,
     Viewer,
@@ -47,7 +49,7 @@ def _handler(row: HandlerRow, pause: Pause | None, viewer: Viewer) -> Markup:
         ("what", text(row.kind) or "not known"),
         ("topics", joined((topic(text(one)) for one in row.topics[:20]), " ") if row.topics else "not known"),
         ("rate", f"{tried / 60:,.1f} a minute over the last hour"),
-        ("time", "not called" if row.mean_ms is None else f"{span(max(1, row.mean_ms))} on average, or less"),
+        ("time", _time(row.mean_ms)),
         ("ends", _ends(row, tried)),
         ("workers", counted(row.workers, "running worker has it", "running workers have it")),
         ("can wait", joined((text(one) for one in row.holds), "; ") if row.holds else "not known"),
@@ -58,6 +60,12 @@ def _handler(row: HandlerRow, pause: Pause | None, viewer: Viewer) -> Markup:
     if viewer.may_act:
         inside.append(_button(row.name, "resume" if pause else "pause", viewer))
     return tag("section", *inside, class_="handler")
+
+
+def _time(mean_ms: float | None) -> str:
+    if mean_ms is None:
+        return "not called"
+    return f"{span(mean_ms)} on average" if mean_ms >= 1 else "less than 1 ms on average"
 
 
 def _ends(row: HandlerRow, tried: int) -> str:
@@ -128,4 +136,5 @@ def pause_page(row: HandlerRow | None, name: str, viewer: Viewer) -> Page:
             form,
         )
     )
-    return Page(title="Pause?", name="handlers", main=main, commands=("oncebridge pause NAME",))
+    command = text(f"oncebridge pause {quote(name)}", most=COMMAND_MAX)
+    return Page(title="Pause?", name="handlers", main=main, commands=(command,))

@@ -29,8 +29,9 @@ from oncebridge.console.layout import (
     time_of,
 )
 from oncebridge.identity import key_text
+from oncebridge.journal.requests import LEASE_MS, group_name
 from oncebridge.markup import Cell, Column, Markup, joined, table, tag, topic
-from oncebridge.quantities import count, counted, size
+from oncebridge.quantities import count, counted, size, span
 from oncebridge.visible import visible_lines
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 50
 GROUPS_SHOWN: Final = 50
+KEYS_IN_COMMAND: Final = 20
 PAYLOAD_MAX: Final = 262_144
+#: A worker writes every few seconds how far it is with a request; one that has not for so long may be dead.
+SILENT_MS: Final = 12_000
 #: The value of the field for the handler without a name: an empty field matches any.
 NAMELESS: Final = "(no name)"
 
@@ -56,6 +60,8 @@ class LettersChosen(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     since: str = ""
     until: str = ""
+    #: The name of one group: only letters whose handler, reason and topic are just these.
+    group: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str], keys: Sequence[str] = ()) -> LettersChosen:
@@ -80,7 +86,8 @@ class LettersChosen(msgspec.Struct, frozen=True, kw_only=True):
         if self.keys:
             return counted(len(self.keys), "chosen letter")
         said = ", ".join(f"{name} {value}" for name, value in self.fields.items())
-        return f"every letter with {said}" if said else "every dead letter"
+        every = "every letter of the group with" if self.group else "every letter with"
+        return f"{every} {said}" if said else "every dead letter"
 
     def query(self, **more: str) -> str:
         """Write the filters into an address."""
@@ -120,21 +127,27 @@ def _groups(groups: LetterGroups, viewer: Viewer) -> Markup:
 
 
 def _group_cells(group: LetterGroup, viewer: Viewer) -> list[Cell]:
-    chosen = LettersChosen(handler=group.handler or NAMELESS, topic=group.topic, reason=group.reason)
+    name = group_name(group.handler, group.reason, group.topic)
+    chosen = LettersChosen(handler=group.handler or NAMELESS, topic=group.topic, reason=group.reason, group=name)
     link = tag("a", text(group.reason) or "(no reason)", href=f"{PREFIX}/dead?{chosen.query()}#letters")
     return [
         Cell(link, class_="wide"),
         Cell(topic(text(group.topic)) if group.topic else "unreadable"),
         Cell(name_of(group.handler)),
         Cell(count(group.number), group.number),
-        Cell(_act_on(chosen, viewer, str(group.number))),
+        Cell(_act_on(chosen, viewer)),
     ]
 
 
-def _act_on(chosen: LettersChosen, viewer: Viewer, expected: str) -> Markup:
+def _hidden_fields(chosen: LettersChosen) -> list[Markup]:
+    """Write what a form has to send to choose the same letters."""
+    group = [hidden("group", chosen.group)] if chosen.group else []
+    return [*(hidden(name, value) for name, value in chosen.fields.items()), *group]
+
+
+def _act_on(chosen: LettersChosen, viewer: Viewer) -> Markup:
     if not viewer.may_act:
         return Markup()
-    fields = [hidden(name, value) for name, value in chosen.fields.items()]
     buttons = [
         tag("button", shown, type="submit", name="what", value=what, class_=class_)
         for what, shown, class_ in (("redrive", "Redrive", None), ("discard", "Discard", "danger"))
@@ -142,8 +155,7 @@ def _act_on(chosen: LettersChosen, viewer: Viewer, expected: str) -> Markup:
     return tag(
         "form",
         hidden_token(viewer),
-        *fields,
-        hidden("expected", expected),
+        *_hidden_fields(chosen),
         *buttons,
         method="post",
         action=f"{PREFIX}/dead/confirm",
@@ -202,7 +214,6 @@ def _letter_cells(entry: Entry, viewer: Viewer) -> list[Cell]:
 
 
 def _with_actions(shown: Markup, chosen: LettersChosen, viewer: Viewer) -> Markup:
-    fields = [hidden(name, value) for name, value in chosen.fields.items()]
     actions = (
         ("redrive-chosen", "Redrive the chosen", None),
         ("discard-chosen", "Discard the chosen", "danger"),
@@ -213,6 +224,7 @@ def _with_actions(shown: Markup, chosen: LettersChosen, viewer: Viewer) -> Marku
         tag("button", words, type="submit", name="what", value=what, class_=class_) for what, words, class_ in actions
     ]
     bar = tag("p", *buttons, class_="actions")
+    fields = _hidden_fields(chosen)
     return tag("form", hidden_token(viewer), *fields, shown, bar, method="post", action=f"{PREFIX}/dead/confirm")
 
 
@@ -248,7 +260,7 @@ def confirm_page(plan: Plan, viewer: Viewer) -> Page:
         hidden("what", plan.what),
         hidden("id", plan.request_id),
         hidden("expected", str(plan.number)),
-        *(hidden(name, value) for name, value in plan.chosen.fields.items()),
+        *_hidden_fields(plan.chosen),
         *(hidden("key", key) for key in plan.chosen.keys),
         *(
             []
@@ -269,7 +281,19 @@ def confirm_page(plan: Plan, viewer: Viewer) -> Page:
     )
     lead = tag("p", f"{plan.what.capitalize()} {number}: {text(plan.chosen.words)}?", class_="lead")
     taken = Markup() if is_discard else _takers(plan.workers)
-    return Page(title=f"{plan.what.capitalize()}?", name="dead", main=joined((lead, tag("p", does), taken, form)))
+    main = joined((lead, tag("p", does), taken, form))
+    return Page(title=f"{plan.what.capitalize()}?", name="dead", main=main, commands=_commands(plan))
+
+
+def _commands(plan: Plan) -> tuple[str, ...]:
+    """Write the command that does the same, if there is one: none acts on the letters of one handler alone."""
+    keys, fields = plan.chosen.keys, plan.chosen.fields
+    if "handler" in fields or len(keys) > KEYS_IN_COMMAND:
+        return ()
+    options = "".join(f" --{name} {quote(value)}" for name, value in fields.items())
+    which = "".join(f" {quote(key)}" for key in keys) or options or " --all"
+    to = " --handler MODULE:BRIDGE" if plan.what == "redrive" else ""
+    return (text(f"oncebridge dead {plan.what}{which}{to}", most=COMMAND_MAX),)
 
 
 def _takers(workers: Mapping[str, int]) -> Markup:
@@ -396,8 +420,9 @@ def request_page(one: Request, takers: int, viewer: Viewer) -> Page:
 def _state(one: Request, takers: int, viewer: Viewer) -> Markup:
     told = [
         ("state", badge(one.state)),
+        ("letters", text(one.about)),
         ("asked", joined((time_of(one.at_ms, viewer.now_ms), f" by {text(one.who)}"))),
-        ("worker", text(one.worker) or "none yet"),
+        ("worker", _worker(one, viewer)),
         ("came of it", text(one.said) if one.tried or one.has_ended else "nothing yet"),
         *([("ended", time_of(one.ended_ms, viewer.now_ms))] if one.ended_ms else []),
     ]
@@ -407,6 +432,10 @@ def _state(one: Request, takers: int, viewer: Viewer) -> Markup:
         parts.append(
             tag("p", f"Letters of {names} are left: no worker that took the request has these handlers.", class_="bad")
         )
+    if one.deaths:
+        who = counted(one.deaths, "worker that had it fell silent", "workers that had it fell silent")
+        said = f"{who}: what was done in the seconds before is done, and not in these numbers."
+        parts.append(tag("p", said, class_="quiet"))
     if one.state == "waiting" and not takers:
         parts.append(
             tag(
@@ -428,6 +457,14 @@ def _state(one: Request, takers: int, viewer: Viewer) -> Markup:
             )
         )
     return joined(parts)
+
+
+def _worker(one: Request, viewer: Viewer) -> str:
+    if not one.worker:
+        return "none yet"
+    silent_ms = 0 if one.heard_ms is None else viewer.now_ms - one.heard_ms
+    silent = f"; silent for {span(silent_ms)}, another one takes over after {span(LEASE_MS)}"
+    return f"{text(one.worker)}{silent if silent_ms >= SILENT_MS else ''}"
 
 
 def _progress(one: Request) -> Markup:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from oncebridge import charts
 from oncebridge.console.layout import Page, Viewer, ago, badge, empty, name_of, section, text, time_of
 from oncebridge.journal.overview import COPIES
+from oncebridge.journal.tally import waits_until_ms
 from oncebridge.markup import Cell, Column, Markup, definitions, joined, table, tag, topic
 from oncebridge.quantities import count, counted, part_of, percent, span
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 TOPICS_MAX: Final = 40
 WORKERS_MAX: Final = 50
 MINUTE_MS: Final = 60_000
-#: How far back the sample is looked at for what is not finished.
-WAITING_MINUTES: Final = 10
 #: What the chart shows, from the bottom up: columns of the books, the last two together.
 _SERIES: Final = {
     "processed": ("processed",),
@@ -160,9 +159,12 @@ def _books(seen: Overview) -> Markup:
 
 def _waiting(seen: Overview, latest: Sequence[SeenDelivery], viewer: Viewer) -> Markup:
     """Say what is not finished, and for what it waits."""
-    since_ms = viewer.now_ms - WAITING_MINUTES * MINUTE_MS
-    last = {one.key: one for one in reversed(latest) if one.at_ms > since_ms}
-    reasons = Counter((one.topic, one.reason) for one in last.values() if one.column == "retrying")
+    last = {one.key: one for one in reversed(latest)}
+    reasons = Counter(
+        (one.topic, one.reason)
+        for one in last.values()
+        if one.column == "retrying" and waits_until_ms(one.at_ms, one.retry_in_ms) > viewer.now_ms
+    )
     if not seen.waiting and not reasons:
         return Markup()
     rows = [
@@ -170,7 +172,7 @@ def _waiting(seen: Overview, latest: Sequence[SeenDelivery], viewer: Viewer) -> 
         for (name, reason), number in reasons.most_common(10)
     ]
     columns = (Column("topic"), Column("waits because"), Column("of the latest", is_number=True))
-    shown = table("Of the last ten minutes, from the sample of deliveries", columns, rows) if rows else Markup()
+    shown = table("Of the latest, from the sample of deliveries", columns, rows) if rows else Markup()
     lead = f"{counted(seen.waiting, 'delivery waits', 'deliveries wait')} for the next try"
     if seen.oldest_waiting_ms is not None:
         lead += f", the oldest for {span(seen.at_ms - seen.oldest_waiting_ms)}"

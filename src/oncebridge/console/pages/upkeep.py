@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from oncebridge.console.layout import PREFIX, Page, Viewer, badge, empty, next_link, section, text, time_of
 from oncebridge.ledgers.findings import Level
 from oncebridge.markup import Cell, Column, joined, moment, table, tag
-from oncebridge.quantities import count
+from oncebridge.quantities import count, counted
 from oncebridge.reconciling.page import TITLE, figures, plain, sections
 from oncebridge.reconciling.words import balance
 
@@ -44,7 +44,9 @@ def doctor_page(examined: Examined) -> Page:
         for one in findings
     ]
     promises = [tag("li", text(promise.sentence, most=2000)) for promise in examined.promises]
-    lead = "Nothing has to be changed." if examined.is_right else "Something has to be changed."
+    warnings = sum(one.level is Level.WARNING for one in findings)
+    lead = "Nothing has to be changed" if examined.is_right else "Something has to be changed"
+    lead += f"; {counted(warnings, 'warning')} to look at." if warnings else "."
     told = "As far as this process can see: it knows the settings and the ledger; handlers in code only with --handler."
     main = joined(
         (
