@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -19,7 +20,8 @@ from typing import Any
 
 from prove.evidence import write_page
 from prove.outcome import Options
-from prove.parts import PARTS, Part
+from prove.parts import NONE, PARTS, Part
+from prove.places import LEDGERS, kind_of
 from prove.results import save
 
 SHORT = 0.005
@@ -47,13 +49,24 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     found = parser.parse_args(given)
     if unknown := [name for name in found.parts if name not in PARTS]:
         parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    if wrong := [ledger for ledger in found.ledger or () if kind_of(ledger) not in LEDGERS]:
+        parser.error(f"no such ledger: {', '.join(wrong)}; there are {', '.join(LEDGERS)}, or give a URL")
+    for part in (PARTS[name] for name in found.parts):
+        if found.ledger and part.ledgers != NONE and not all(map(part.is_for, found.ledger)):
+            known = ", ".join(part.ledgers)
+            urls = "" if part.takes_url else ", whose servers it has to start itself: give no URL"
+            parser.error(f"{part.name} is for {known}{urls}")
+    for name in ("amount", "minutes"):
+        if (number := getattr(found, name)) is not None and number <= 0:
+            parser.error(f"--{name} {number}: give a number above 0")
     return found
 
 
 def runs(options: argparse.Namespace) -> Iterator[tuple[Part, str, int]]:
     """Return which parts to run on which ledgers, and how much of each."""
     for part in [PARTS[name] for name in options.parts] or PARTS.values():
-        ledgers = part.ledgers if part.ledgers == ("",) else options.ledger or part.ledgers
+        asked = [ledger for ledger in options.ledger or () if part.is_for(ledger)]
+        ledgers = asked if options.ledger and part.ledgers != NONE else part.ledgers
         for ledger in ledgers:
             usual = part.amount_on(ledger)
             yield part, ledger, options.amount or (usual if options.parts else max(1, int(usual * SHORT)))
@@ -106,9 +119,12 @@ def main() -> int:
         return 0
     if options.list:
         for part in PARTS.values():
-            where = ", ".join(filter(None, part.ledgers))
+            less = {ledger: f"{ledger} {number:,}" for ledger, number in part.less.items()}
+            where = ", ".join(less.get(ledger, ledger) for ledger in part.ledgers if ledger)
             print(f"{part.name:<19} {part.amount:>9,} {part.unit:<12} {part.title}{f' ({where})' if where else ''}")
         return 0
+    # As at Ctrl-C: whatever was started and mounted is ended and unmounted, and nothing is kept.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     held = True
     for part, ledger, amount in runs(options):
@@ -126,4 +142,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -24,7 +24,7 @@ from prove.stream import Stream
 from prove.worker import Conditions, live, open_before_fork, receive, send
 
 BATCH_MAX: Final = 12
-#: Nothing that works takes so long, with leases of a fraction of a second.
+#: Where anything works, something is acknowledged within so long, with leases of a fraction of a second.
 PATIENCE_SECONDS: Final = 30.0
 #: Until a delivery that was not acknowledged comes again.
 AGAIN_SECONDS: Final = 0.03
@@ -88,17 +88,18 @@ class Round:
         self._selector = selectors.DefaultSelector()
         self._lives: dict[int, _Life] = {}
         self._patience = patience_seconds + spread_seconds + len(faults)
+        self._give_up = 0.0
         begun, each = time.monotonic(), spread_seconds / len(stream.arrivals)
         self._due: list[tuple[float, int]] = [(begun + at * each, at) for at in range(len(stream.arrivals))]
         self.told = Told()
 
     def run(self) -> Told:
         """Run it to its end."""
-        give_up, lives_max = time.monotonic() + self._patience, 3 * len(self._faults) + 20
+        self._give_up, lives_max = time.monotonic() + self._patience, 3 * len(self._faults) + 20
         if self._conditions.inherit:
             self._start = partial(live, inherited=open_before_fork(self._conditions))
         try:
-            while (self._due or self._is_any_busy()) and time.monotonic() < give_up:
+            while (self._due or self._is_any_busy()) and time.monotonic() < self._give_up:
                 if self.told.lives > lives_max:
                     raise RuntimeError("workers die without a fault; their errors are above")
                 self._start_workers()
@@ -177,6 +178,8 @@ class Round:
             self.told.troubles[trouble] += 1
         unacknowledged = [at for at, ok in zip(life.batch, answer["acknowledged"], strict=True) if not ok]
         acknowledged = set(life.batch).difference(unacknowledged)
+        if acknowledged:  # slow is not stuck
+            self._give_up = max(self._give_up, time.monotonic() + self._patience_seconds)
         self._due = [(when, at) for when, at in self._due if at not in acknowledged]
         life.batch = []
         self._come_again(unacknowledged, time.monotonic() + AGAIN_SECONDS)

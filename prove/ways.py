@@ -48,6 +48,8 @@ class Deliveries:
         self._stream, self._dice = stream, random.Random(f"{seed} batches")
         self._due = dict.fromkeys(range(len(stream.arrivals)), 0.0)
         self._lock = threading.Lock()
+        #: When something was acknowledged last: slow is not stuck.
+        self._progressed = 0.0
 
     @property
     def stuck(self) -> list[int]:
@@ -69,16 +71,21 @@ class Deliveries:
             for at in batch:
                 if at in acknowledged:
                     self._due.pop(at, None)
+                    self._progressed = time.monotonic()
                 elif at in self._due:
                     self._due[at] = time.monotonic() + AGAIN_SECONDS
 
     def send_all(self, senders: Sequence[Callable[[dict[int, bytes]], set[int]]], seconds: float) -> None:
-        """Let senders send until nothing is left, each in a thread; each returns what may be acknowledged."""
-        give_up, errors = time.monotonic() + seconds, list[BaseException]()
+        """Let senders send until nothing is left, or nothing is acknowledged for so long; each in a thread.
+
+        Each returns what may be acknowledged.
+        """
+        errors = list[BaseException]()
+        self._progressed = time.monotonic()
 
         def keep_sending(send: Callable[[dict[int, bytes]], set[int]]) -> None:
             try:
-                while self.stuck and not errors and time.monotonic() < give_up:
+                while self.stuck and not errors and time.monotonic() < self._progressed + seconds:
                     if batch := self.take():
                         self.answered(batch, send(batch))
                     else:
@@ -160,10 +167,12 @@ def consume(conditions: Conditions, stream: Stream, faults: Sequence[Fault], _se
             sqs.send_message_batch(QueueUrl=queue, Entries=entries)
         command = program("consume", queue, "--handler", PROGRAM, "--poll-seconds", "1", "--concurrency", "2", "--json")
         running: list[subprocess.Popen[str]] = []
-        give_up = time.monotonic() + _patience(faults)
+        give_up, least = time.monotonic() + _patience(faults), len(stream.arrivals)
         try:
             with continued(conditions, told):
                 while (left := left_in(sqs, queue)) and time.monotonic() < give_up:
+                    if left < least:  # slow is not stuck
+                        give_up, least = time.monotonic() + _patience(faults), left
                     running = [one for one in running if not _is_over(one, told)]
                     while len(running) < PROCESSES:
                         _check_lives(told, faults, log)

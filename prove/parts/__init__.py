@@ -31,6 +31,13 @@ class Part:
     #: On ledgers where it is less: DynamoDB's emulator is slow.
     less: Mapping[str, int] = field(default_factory=dict)
 
+    #: Whether it attacks a ledger that is there; otherwise its servers are a part of it.
+    takes_url: bool = True
+
+    def is_for(self, ledger: str) -> bool:
+        """Whether it can be run on this ledger."""
+        return kind_of(ledger) in self.ledgers and (self.takes_url or ":" not in ledger)
+
     def run(self, options: Options) -> Outcome:
         """Run it."""
         module, _, function = self.runs.partition(":")
@@ -58,15 +65,15 @@ PARTS: Final = {
         Part("network", "replies lost, delayed, cut, dripped, and connections half open, at each request",
              "networks:strike_replies", 5_000, "strikes", WIRES),
         Part("restarts", "Postgres killed, crashed and stopped every 5 to 20 seconds, while workers are killed",
-             "restarts:restart", 20_000, "events", ("postgres",)),
+             "restarts:restart", 20_000, "events", ("postgres",), takes_url=False),
         Part("redis", "Redis killed (AOF always, everysec, off), emptied, flushed, and its scripts forgotten",
-             "redises:trouble_redis", 800, "troubles", ("redis",)),
+             "redises:trouble_redis", 800, "troubles", ("redis",), takes_url=False),
         Part("failover", "masters paused, killed and cut off from their sentinels, and a cluster that moves its slots",
-             "failovers:fail_over", 250, "troubles", ("redis",)),
+             "failovers:fail_over", 250, "troubles", ("redis",), takes_url=False),
         Part("clocks", "workers' clocks ten minutes apart and stepping, while workers die and stop",
              "clocks:clocks", 20_000, "steps", ALL, {"sqlite": 3_000}),
         Part("resources", "no room on the disk, in memory, for connections, files and handles; files that are gone",
-             "resources:resources", 420, "shortages", ALL, {"dynamodb": 100}),
+             "resources:resources", 420, "shortages", ALL, {"dynamodb": 100}, takes_url=False),
         Part("outage", "the ledger away and silent while 200 deliveries a second arrive, then slow with 30 % errors",
              "outage:outage", 600, "seconds", ALL),
         Part("fuzz", "spoiled input to parser, unwrapper, captures, HTTP, console, settings; bounds on time and memory",

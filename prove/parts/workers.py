@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Final
 
 from prove.attack import Attack, Tally, attack, run_round
 from prove.faults import Kind, make_faults
 from prove.outcome import Options, Outcome
-from prove.places import place_of, prepare
+from prove.places import kind_of, place_of, prepare
 from prove.round import in_child
 from prove.shrink import readable, shrink
 
 ROUNDS_AT_ONCE: Final = 4
+#: Its emulator is one slow process: with more to do it would answer after every lease.
+ROUNDS_AT_ONCE_DYNAMODB: Final = 2
+LEASE_SECONDS_DYNAMODB: Final = 1.0
 DOUBLED: Final = ("doubled in the transaction", "doubled under another key")
 
 
@@ -30,6 +34,8 @@ def _attacked(options: Options, kinds: tuple[Kind, ...]) -> Outcome:
     with place_of(options.ledger, options.folder) as url:
         in_child(lambda: prepare(url))
         plan = Attack(kinds, options.ledger, url, options.folder, options.seed, at_once=ROUNDS_AT_ONCE)
+        if kind_of(options.ledger) == "dynamodb":
+            plan = replace(plan, at_once=ROUNDS_AT_ONCE_DYNAMODB, lease_seconds=LEASE_SECONDS_DYNAMODB)
         tally = Tally()
         for tally in attack(plan, options.amount, seconds=options.seconds, until_broken=True):
             if options.progress:
