@@ -10,7 +10,8 @@ ARGS ?=
 ADD ?=
 REQUIREMENTS ?=
 ARCHITECTURE ?=
-JOBS ?= 2
+# Twice as many as two cores: tests wait for leases, servers and processes more than they compute.
+JOBS ?= 4
 
 VENV := .venv
 BIN := $(VENV)/bin

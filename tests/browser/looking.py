@@ -252,7 +252,7 @@ class Looked:
     def unfit(self, only=None):
         """Return which rules of accessibility the page breaks, and where."""
         self.page.evaluate(AXE.read_text(encoding="utf-8"))
-        wanted = {} if only is None else {"runOnly": [only]}
+        wanted = {"resultTypes": ["violations"], **({} if only is None else {"runOnly": [only]})}
         found = self.page.evaluate("wanted => axe.run(document, wanted)", wanted)["violations"]
         return [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
 

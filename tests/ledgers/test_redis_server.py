@@ -457,7 +457,7 @@ def test_a_server_killed_under_load_loses_and_doubles_nothing(tmp_path):
                 handled.append(event.key)
 
         def work(share):
-            with Bridge(server.url, settings=Settings(lease_seconds=60)) as bridge:
+            with Bridge(server.url, settings=Settings(lease_seconds=10)) as bridge:
                 bridge.on("*")(handle)
                 for at in range(0, len(share), 5):
                     wait_until(lambda at=at: _all_processed(bridge, share[at : at + 5]), "the batch to come through")
