@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from oncebridge.cli.logs import FORMATS, LEVELS, log_to_standard_error, set_level
-from oncebridge.cli.output import narration, say_error, write_text
+from oncebridge.cli.output import NO_ROOM, narration, say_error, write_text
 from oncebridge.cli.wiring import EXIT_AGAIN, EXIT_NOTHING_FOUND, EXIT_WRONG
 from oncebridge.errors import LedgerUnavailable, NothingFound, OncebridgeError
 from oncebridge.settings.environment import LOG_FORMAT_VARIABLE
@@ -161,7 +163,20 @@ def options(
 def run() -> int:
     """Run the command line; errors become one sentence and an exit code."""
     try:
+        return _run()
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        say_error(f"standard output: cannot be written: {error.strerror}; make room, or write elsewhere")
+        _drop_output()
+        return EXIT_WRONG
+
+
+def _run() -> int:
+    try:
         result = app(standalone_mode=False, prog_name="oncebridge")
+        if sys.stdout is not None:
+            sys.stdout.flush()  # else a disk that is full is noticed when nobody can say so any more
     except LedgerUnavailable as error:
         say_error(str(error))
         return EXIT_AGAIN
@@ -184,3 +199,9 @@ def run() -> int:
             show()
         return EXIT_WRONG
     return result if isinstance(result, int) else 0
+
+
+def _drop_output() -> None:
+    """Let what is still buffered for standard output go nowhere: it would fail again at the end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -54,7 +54,7 @@ COLOURS = {
 
 
 #: The disk is full, or one's share of it is.
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: As wide as the longest name of a field usually is.
 FIELD_LABEL: Final = "envelope id"
 NOT_RECORDED: Final = "not recorded"
@@ -226,7 +226,7 @@ def opened_for_writing(path: str) -> Iterator[IO[bytes]]:
         with file:
             yield file  # type: ignore[misc]  # gzip's writer is a binary file in all but name
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             raise
         raise ConfigurationError(f"{path}: cannot be written: {error.strerror}; make room, or name another") from None
 
