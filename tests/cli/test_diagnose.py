@@ -177,8 +177,8 @@ def test_any_way_in_gives_the_same_answer(cli, traffic, capture):
         (b"", 1, "There is no delivery in this capture."),
         (b"\n  \n", 1, "There is no delivery in this capture."),
         (b"no event\nnothing\n", 1, "None of the 2 deliveries can be read."),
-        (b'{"id":"cut off', 1, "can be read."),
-        (payloads.raw(payloads.envelope(payloads.ACW))[:-9], 1, "can be read."),
+        (b'{"id":"cut off', 1, "The only delivery cannot be read."),
+        (payloads.raw(payloads.envelope(payloads.ACW))[:-9], 1, "The only delivery cannot be read."),
     ],
 )
 def test_what_holds_no_event_is_said_with_exit_code_1(cli, data, code, first):
@@ -442,6 +442,20 @@ def test_a_full_disk_for_an_output_is_named(cli, capture, explained, option):
     assert ran.code == 2
     assert "oncebridge: /dev/full: " in ran.err
     assert "--work-dir" not in ran.err
+
+
+@pytest.mark.parametrize("option", ["--json", ""])
+def test_a_full_disk_for_the_results_is_named(cli, capture, option):
+    """Results that find no room are one sentence and exit code 2, whether they fail while written or at the end."""
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        ran = subprocess.run(
+            [sys.executable, "-m", "oncebridge", "diagnose", capture, *option.split()],
+            stdout=full, stderr=subprocess.PIPE, cwd=cli.folder, text=True, check=False,
+        )  # fmt: skip
+    assert ran.returncode == 2, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "Exception ignored" not in ran.stderr
+    assert "oncebridge: standard output: cannot be written: No space left on device" in ran.stderr
 
 
 @pytest.mark.parametrize("arguments", ["", "--json", "--causes -"])

@@ -193,3 +193,15 @@ def test_a_pair_of_topics_is_one_whichever_came_first():
     pairs = advised(sums).topic_pairs
     assert [(pair.topic, pair.other, pair.count) for pair in pairs] == [("a", "b", 9), (activity, presence, 7)]
     assert f"{presence} can go" in pairs[1].text
+
+
+@pytest.mark.parametrize(("events", "can_go"), [(7, True), (10, True), (12, False), (600, False)])
+def test_a_topic_can_go_only_if_the_other_brings_nearly_all_of_it(events, can_go):
+    """Whoever leaves a topic loses what came under it alone, so that is said with its number."""
+    activity, presence = "v2.users.{id}.activity", "v2.users.{id}.presence"
+    sums = Sums()
+    sums.topic_pairs[activity, presence] = 9
+    sums.events_by_topic.update({activity: 900, presence: events})
+    (pair,) = advised(sums).topic_pairs
+    assert (f"{presence} can go" in pair.text) is can_go
+    assert (f"but {events - 9:,} events of {presence} under it alone" in pair.text) is not can_go

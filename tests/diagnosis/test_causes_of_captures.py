@@ -215,6 +215,53 @@ def test_events_with_nothing_around_them(diagnose, write, seed):
     diagnose({"capture": write(arrivals)}).holds(arrivals)
 
 
+@pytest.mark.parametrize(("apart_ms", "cause"), [(15 * SECOND, "overlapping_rules"), (40 * SECOND, "unknown")])
+@pytest.mark.parametrize("write", [captures.json_lines, captures.firehose])
+def test_twins_in_sparse_traffic(diagnose, write, apart_ms, cause):
+    """Twins between deliveries that are seconds apart are two rules; a minute apart, they may be anybody's."""
+    road = CausedRoad(45)
+    firsts = [road.deliver(acw(road, START_MS + n * apart_ms)) for n in range(20)]
+    for first in firsts[4:12:2]:
+        road.matched_by_second_rule(first).cause = cause
+    arrivals = road.in_order()
+    diagnose({"in.jsonl": write(arrivals)}).holds(arrivals)
+
+
+def test_what_people_keep_beside_an_envelope(diagnose):
+    """When an envelope arrived and by which request may be noted in an object around it, in any of several ways."""
+    road = CausedRoad(46)
+    firsts = [road.deliver(acw(road, START_MS + n * 5 * MINUTE)) for n in range(12)]
+    for n, first in enumerate(firsts):
+        _ = road.matched_by_second_rule(first) if n % 3 == 0 else n % 3 == 1 and road.retried_by_lambda(first, times=1)
+    arrivals = road.in_order()
+    notes = [
+        lambda one: {"receivedAt": payloads.iso(one.arrived_ms), "requestId": one.request_id, "event": one.envelope},
+        lambda one: {"arrived_at": one.arrived_ms, "context": {"aws_request_id": one.request_id}, "it": one.envelope},
+        lambda one: {
+            "timestamp": one.arrived_ms, "requestId": one.request_id, "message": json.dumps(one.envelope),
+        },
+    ]  # fmt: skip
+    for note in notes:
+        lines = "\n".join(json.dumps(note(one)) for one in arrivals)
+        diagnose({"in.jsonl": lines.encode()}).holds(arrivals)
+
+
+@pytest.mark.parametrize("names", ["MessageId Body Attributes", "messageId body attributes", "body attributes"])
+def test_messages_of_which_somebody_kept_the_least(diagnose, names):
+    """Body and counts are enough to know a message that SQS hands out again, with its id or without."""
+    road = CausedRoad(47)
+    firsts = [road.deliver(acw(road, START_MS + n * MINUTE)) for n in range(12)]
+    for first in firsts[::2]:
+        road.redelivered(first, 30 * SECOND)
+    arrivals = road.in_order()
+    lines = []
+    for one in arrivals:
+        counts = {"ApproximateReceiveCount": str(one.receive_count), "SentTimestamp": str(one.sent_ms)}
+        kept = (one.message_id, json.dumps(one.envelope), counts)[-len(names.split()) :]
+        lines.append(json.dumps(dict(zip(names.split(), kept, strict=True))))
+    diagnose({"in.jsonl": "\n".join(lines).encode()}).holds(arrivals)
+
+
 def test_standard_input(diagnose):
     """A dash is standard input."""
     arrivals = busy_road(10, BARE)
@@ -482,6 +529,24 @@ def test_either_integration_may_be_first(diagnose):
         )
     arrivals = road.in_order()
     diagnose({"capture.jsonl": captures.json_lines(arrivals)}).holds(arrivals)
+
+
+@pytest.mark.parametrize("write", [captures.json_lines, captures.receive_message])
+def test_a_state_that_two_integrations_publish_at_times_of_their_own(diagnose, write):
+    """A state without a time in it looks like an echo then, but its source says that another integration brought it."""
+    road = CausedRoad(58)
+    for n in range(8):
+        at_ms = START_MS + n * 5 * SECOND
+        body = {"presenceDefinition": {"id": "x", "systemPresence": "AWAY" if n % 2 else "BUSY"}, "primary": True}
+        event = road.event(payloads.PRESENCE, body, at_ms=at_ms)
+        del event["detail"]["eventBody"]["modifiedDate"]
+        first = road.deliver(event)
+        detail = {**first.envelope["detail"], "timestamp": payloads.iso(at_ms + 90)}
+        road.integrated_twice(first, 90, detail=detail, source=first.envelope["source"] + "-2")
+        if n % 3 == 0:
+            road.echoed(first, 200, "timestamp")
+    arrivals = road.in_order()
+    diagnose({"capture": write(arrivals)}).holds(arrivals)
 
 
 def test_a_second_integration_that_is_hours_late(diagnose):

@@ -23,8 +23,8 @@ def seen(at_ms=0, envelope="e", *, replay=None, place=HERE, file=0, **around):
     return at_ms, envelope, replay, place, file, around
 
 
-def relate(*deliveries):
-    """Relate the last of some deliveries of one event to those before."""
+def relate(*deliveries, next_ms=MINUTE_MS):
+    """Relate the last of some deliveries of one event to those before; something else comes after it."""
     rows = [
         Sighting(
             n=n, file=file, line=n, key=b"k", topic="t", id=envelope, origin=place, replay=replay, content=None,
@@ -37,7 +37,7 @@ def relate(*deliveries):
     for row, (at_ms, *_) in zip(rows, deliveries, strict=True):
         told = UNKNOWN if row.around is None else told_ms(row.around)
         times.append(told if told >= 0 else START_MS + at_ms)
-    times.append(times[-1] + MINUTE_MS)  # something comes later
+    times.append(times[-1] + next_ms)
     return related(rows[-1], rows[:-1], Arrivals(times))
 
 
@@ -141,7 +141,41 @@ def test_what_is_around_a_duplicate_says_how_it_is_related(situation):
 def test_every_relation_of_one_event_is_in_the_table():
     """A new relation needs a situation: only echoes and other topics are found by other passes."""
     shown = {relation for _, relation, _, _ in SITUATIONS.values()}
-    assert set(Relation) - shown == {Relation.ECHO, Relation.OTHER_TOPIC}
+    assert set(Relation) - shown == {Relation.ECHO, Relation.OTHER_TOPIC, Relation.SOON}  # SOON: see below
+
+
+@pytest.mark.parametrize(
+    ("next_ms", "relation"),
+    [
+        (2000, Relation.AT_ONCE),
+        (2001, Relation.SOON),
+        (20_000, Relation.SOON),
+        (20_001, Relation.PERHAPS_AT_ONCE),
+    ],
+)
+def test_what_stands_below_bounds_when_a_copy_came(next_ms, relation):
+    """A copy that came before what stands below it came sooner than a queue or Lambda repeats; the reason says so."""
+    found = relate(seen(0), seen(0), next_ms=next_ms)
+    assert found.relation is relation
+    expected = Cause.UNKNOWN if relation is Relation.PERHAPS_AT_ONCE else Cause.OVERLAPPING_RULES
+    assert cause_of(relation, Regularity()) is expected
+    assert ("sooner than a queue or Lambda" in reason_of(found, {})) == (relation is Relation.SOON)
+
+
+@pytest.mark.parametrize(
+    ("receive_count", "sent_ms", "relation"),
+    [(2, 0, Relation.SAME_MESSAGE), (1, 0, Relation.AT_ONCE), (2, MINUTE_MS, Relation.PERHAPS_AT_ONCE)],
+)
+def test_a_message_without_its_id_is_known_by_its_count(receive_count, sent_ms, relation):
+    """The same envelope, sent at the same time and received more often, is the same message, received again."""
+    later = seen(0, receive_count=receive_count, sent_ms=START_MS + sent_ms)
+    assert relate(seen(0, receive_count=1, sent_ms=START_MS), later).relation is relation
+
+
+@pytest.mark.parametrize(("sent_ms", "relation"), [(40, Relation.AT_ONCE), (2500, Relation.LATER)])
+def test_two_messages_are_as_far_apart_as_they_were_sent(sent_ms, relation):
+    """That one of them was received before, nobody knows when, does not matter."""
+    assert relate(message(0), message(sent_ms, "m2", count=3)).relation is relation
 
 
 def test_a_message_that_is_received_again_has_no_lag():

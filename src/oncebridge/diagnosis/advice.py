@@ -31,6 +31,8 @@ _WINDOWS_MS: Final = (500, 750, 1000, 1500, 2000, 3000, 5000)
 _OUTSIDE_SHARE: Final = 0.1
 _OUTSIDE_LEAST: Final = 3
 _PAIRS_MAX: Final = 10
+#: So many of a topic's events must have come under the other, too, before it can go: ends of the capture cut pairs.
+_CONTAINED_SHARE: Final = 0.9
 _WINDOWS_SHOWN: Final = 20
 _HOUR_MS: Final = 3_600_000
 
@@ -161,7 +163,18 @@ def _topic_pairs(sums: Sums) -> list[TopicPair]:
             topic=one,
             other=other,
             count=number,
-            text=f"{number:,} facts came under both; {narrower(one, other)} can go if its handlers can read the other",
+            text=_pair_text(one, other, number, sums),
         )
         for (one, other), number in ranked
     ]
+
+
+def _pair_text(one: str, other: str, number: int, sums: Sums) -> str:
+    less = narrower(one, other)
+    alone = max(0, sums.events_by_topic[less] - number)
+    if number >= _CONTAINED_SHARE * (number + alone):
+        return f"{number:,} facts came under both; {less} can go if its handlers can read the other"
+    return (
+        f"{number:,} facts came under both, but {alone:,} events of {less} under it alone, and these would be gone "
+        "with it: keep both topics, and let each handler take one"
+    )

@@ -206,6 +206,8 @@ def first_sentence(counted: Answered, causes: Mapping[Cause, int]) -> str:
     """Answer in one sentence."""
     if not counted.deliveries:
         return "There is no delivery in this capture."
+    if counted.unreadable == counted.deliveries == 1:
+        return "The only delivery cannot be read."
     if counted.unreadable == counted.deliveries:
         return f"None of the {_deliveries(counted.deliveries)} can be read."
     if not counted.duplicates:

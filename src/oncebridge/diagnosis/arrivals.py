@@ -97,7 +97,7 @@ class Arrivals:
     def apart(self, one: Sighting, other: Sighting) -> tuple[int, int | None]:
         """Return how far apart two deliveries are: at least, and at most if that is known."""
         lag_ms = abs(self.between(one, other))
-        if self.is_told(one) and self.is_told(other):
+        if _sent(one, other) is not None or (self.is_told(one) and self.is_told(other)):
             return lag_ms, lag_ms
         until = self._until(other.n)
         first = self.of(one.n)

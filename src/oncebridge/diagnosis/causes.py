@@ -53,6 +53,7 @@ _CAUSES: Final = {
     Relation.IN_RHYTHM: Cause.LAMBDA_RETRY,
     Relation.OTHER_TARGET: Cause.OVERLAPPING_RULES,
     Relation.AT_ONCE: Cause.OVERLAPPING_RULES,
+    Relation.SOON: Cause.OVERLAPPING_RULES,
     Relation.OTHER_FILE: Cause.UNKNOWN,
     Relation.PERHAPS_AT_ONCE: Cause.UNKNOWN,
     Relation.PERHAPS_THRICE: Cause.UNKNOWN,

@@ -10,6 +10,7 @@ import msgspec
 
 from oncebridge.diagnosis.arrivals import UNKNOWN
 from oncebridge.event import is_uuid
+from oncebridge.quantities import span
 from oncebridge.sources.captures.found import NOTHING_AROUND, Surroundings
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ AT_ONCE_MS: Final = 2000
 #: A second rule's path may be this much slower. EventBridge gives a target five seconds to answer: what comes later was
 #: sent again, however many do, as to an endpoint that is always too slow.
 SLOWER_PATH_MS_MAX: Final = 5_000
+#: Where only a bound is known: whatever is within it came sooner than a queue shows a message again (30 seconds unless
+#: set), or Lambda tries again (a minute).
+SOONER_THAN_RETRIES_MS: Final = 20_000
 #: Within one invocation a function may log its event more than once; Lambda's first retry comes after a minute.
 INVOCATION_MS_MAX: Final = 20_000
 #: Lambda's retries come after one minute, and after two more.
@@ -56,6 +60,7 @@ class Relation(IntEnum):
     OTHER_FILE = 18  # one envelope in two files, with nothing around it: they may overlap
     PERHAPS_THRICE = 19  # one envelope a third time, and nothing says how long after
     PERHAPS_OFTEN = 20  # the same a fourth time or more
+    SOON = 21  # one envelope twice, and what stands below it came before any retry of a queue or of Lambda
 
 
 class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -70,7 +75,7 @@ class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
     since_ms: int
     #: The one that it repeats.
     of: int
-    #: The receive count, the replay, the integration or the other topic.
+    #: The receive count, the replay, the integration, the other topic, or the bound of a lag.
     named: str = ""
     #: How many deliveries of its envelope came before.
     before: int = 0
@@ -96,11 +101,21 @@ def _relation(
             if _around(other).message_id == around.message_id:
                 return _same_message(around, _around(other)), other, _times(around.receive_count)
     if same and one.id is not None:
+        again = next((other for other in reversed(same) if _is_counted_on(_around(one), _around(other))), None)
+        if again is not None:
+            return Relation.SAME_MESSAGE, again, _times(_around(one).receive_count)
         in_replay = [other for other in same if other.replay == one.replay]
         if in_replay:
             return _same_envelope(one, in_replay, arrivals)
         return Relation.REPLAY, same[-1], one.replay or same[-1].replay or ""
     return _other_envelope(one, earlier)
+
+
+def _is_counted_on(one: Surroundings, other: Surroundings) -> bool:
+    """Return whether a message without its id is one that came before: sent at the same time, and received more."""
+    if one.message_id is not None or one.receive_count is None or other.receive_count is None:
+        return False
+    return other.message_id is None and one.sent_ms == other.sent_ms and one.receive_count > other.receive_count
 
 
 def _same_message(one: Surroundings, other: Surroundings) -> Relation:
@@ -159,6 +174,8 @@ def _by_time(
     if most_ms is not None and most_ms <= AT_ONCE_MS:
         return Relation.AT_ONCE, nearest, ""
     if least_ms <= AT_ONCE_MS:
+        if most_ms is not None and most_ms <= SOONER_THAN_RETRIES_MS:
+            return Relation.SOON, nearest, span(most_ms)
         return _PERHAPS.get(len(same), Relation.PERHAPS_OFTEN), nearest, ""
     if _is_told(_around(one)) and _is_told(_around(last)):
         twins = any(abs(arrivals.between(same[0], other)) <= AT_ONCE_MS for other in same[1:])

@@ -59,6 +59,8 @@ class StateRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     id: str | None
     topic: str
     seen: StateSeen
+    #: Where its envelope was made, if the publish time is all that tells it from the state before; else empty.
+    origin: str
 
 
 class FactRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -161,13 +163,18 @@ def _pass_on(one: Sighting, part: PartFound) -> None:
     if one.time_ms is not None and one.published_ms is not None and one.time_ms > one.published_ms + CLOCK_MS:
         part.sums.look_alike("clock", one.n, one.n)
     if one.state is not None:
-        part.states[one.state.entity[0]].append(StateRow(one.n, one.id, one.topic, one.state))
+        part.states[one.state.entity[0]].append(StateRow(one.n, one.id, one.topic, one.state, _origin_alone(one)))
     for fact in one.facts:
         part.facts[fact % PARTS].append(FactRow(one.n, one.id, one.topic, fact, one.published_ms or 0))
 
 
+def _origin_alone(one: Sighting) -> str:
+    """Return the origin of a state without a time of its own: each integration publishes it at a time of its own."""
+    return one.origin if one.time_ms is not None and one.time_ms == one.published_ms else ""
+
+
 _AT_ONCE: Final = frozenset(
-    {Relation.AT_ONCE, Relation.PERHAPS_AT_ONCE, Relation.PERHAPS_THRICE, Relation.OTHER_TARGET}
+    {Relation.AT_ONCE, Relation.SOON, Relation.PERHAPS_AT_ONCE, Relation.PERHAPS_THRICE, Relation.OTHER_TARGET}
 )
 _ONCE, _TWICE = 1, 2
 _NEW: Final = frozenset({Relation.NEW_ENVELOPE, Relation.OTHER_ORIGIN})
@@ -197,9 +204,12 @@ def order_states(blocks: Iterable[bytes], arrivals: Arrivals) -> PartFound:
     """Judge the states of each entity in the order in which they came, as if every handler succeeded."""
     part = PartFound()
     entities = Entities(arrivals)
+    origins: dict[bytes, str] = {}
     for row in sorted((row for block in blocks for row in _states(block)), key=_by_number):
         verdict, newest, of = entities.judge(row.n, row.seen)
-        _note_state(row, verdict, newest, of, part)
+        if verdict is Verdict.FRESH:
+            origins[row.seen.entity] = row.origin
+        _note_state(row, verdict, newest, of, part, origin=origins.get(row.seen.entity, ""))
     part.sums.entities = len(entities)
     part.sums.add_duplicates(part.evidence, arrivals)
     return part
@@ -239,7 +249,7 @@ def _clock_us(moment: Moment, arrived_ms: int) -> int:
     return arrived_ms * 1000 if arrived_ms >= 0 else max(known, default=0) // 1000
 
 
-def _note_state(row: StateRow, verdict: Verdict, newest: Newest, of: int, part: PartFound) -> None:
+def _note_state(row: StateRow, verdict: Verdict, newest: Newest, of: int, part: PartFound, *, origin: str) -> None:
     seen, sums = row.seen, part.sums
     is_counted = sums.window(row.topic, seen.window_ms)
     is_same = newest.state is not None and newest.state == seen.state
@@ -248,7 +258,9 @@ def _note_state(row: StateRow, verdict: Verdict, newest: Newest, of: int, part: 
         sums.repeats[row.topic, gap_ms] += 1
     if verdict is Verdict.ECHO:
         lag_ms = gap_ms or 0
-        evidence = Evidence(row.n, row.id, row.topic, Relation.ECHO, lag_ms, lag_ms, of)
+        is_elsewhere = origin and row.origin and origin != row.origin
+        relation, named = (Relation.OTHER_ORIGIN, f"{origin} and {row.origin}") if is_elsewhere else (Relation.ECHO, "")
+        evidence = Evidence(row.n, row.id, row.topic, relation, lag_ms, lag_ms, of, named)
         part.duplicate(evidence, DeliveryClass.ECHO)
     elif verdict is Verdict.STALE:
         part.other(row.n, DeliveryClass.STALE)

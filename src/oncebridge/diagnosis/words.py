@@ -111,6 +111,10 @@ REASONS: Final = {
     Relation.IN_RHYTHM: "the same envelope as {first} in a function's log, {since} later: as long as Lambda waits",
     Relation.OTHER_TARGET: "the same envelope as {first} at two {named}: two rules or targets get it",
     Relation.AT_ONCE: "the same envelope as {first}, {since} apart; {share} come twice: {rule}",
+    Relation.SOON: (
+        "the same envelope as {first}, at most {named} apart, which is sooner than a queue or Lambda repeats; {share} "
+        "come twice: {rule}"
+    ),
     Relation.OTHER_FILE: "the same envelope as {first} in another file: the files may hold the same deliveries",
     **dict.fromkeys(
         (Relation.PERHAPS_AT_ONCE, Relation.PERHAPS_THRICE, Relation.PERHAPS_OFTEN),

@@ -15,7 +15,7 @@ from oncebridge.sources.unwrap import decoded, has_texts, is_event
 MARKS: Final = (
     b'"message"', b'"event"', b'"ReceiptHandle"', b'"@message"', b'"awslogs"', b'"logEvents"', b'"events"',
     b'"Messages"', b'"results"', b'"msg"', b'"platform.', b'"CloudWatchMetrics"', b'"searchedCompletely"',
-    b'"approximateArrivalTimestamp"',
+    b'"approximateArrivalTimestamp"', b'"ApproximateReceiveCount"', b'"MD5OfBody"', b'"Attributes"', b'"detail-type"',
 )  # fmt: skip
 
 LEVELS: Final = frozenset({"TRACE", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL"})
@@ -109,7 +109,8 @@ def _log_event(tree: dict[str, Any], around: Surroundings) -> Parts:
     """Recognise one log event of such an answer."""
     name = tree.get("id")
     in_batch = tree.keys() == _IN_BATCH and isinstance(name, str) and len(name) == _ID_DIGITS and name.isdigit()
-    named = in_batch or (type(tree.get("ingestionTime")) is int and _LOG_EVENT.issuperset(tree))
+    is_log = type(tree.get("ingestionTime")) is int or not is_event(tree)
+    named = in_batch or (is_log and _LOG_EVENT.issuperset(tree))
     return [_logged(tree, around)] if named and _is_log_event(tree) else None
 
 
@@ -162,23 +163,54 @@ _REQUEST_IDS: Final = (
     "function_request_id", "requestId", "AWSRequestId", "awsRequestId", "aws_request_id", "lambda_request_id",
     "request_id",
 )  # fmt: skip
+#: As loggers name the time of a record, and people the arrival of an event that they keep.
+_TIMES: Final = (
+    "timestamp", "time", "@timestamp", "receivedAt", "received_at", "arrivedAt", "arrived_at", "ingestionTime",
+    "ingestion_time",
+)  # fmt: skip
 
 
 def _log_record(tree: dict[str, Any], around: Surroundings) -> Parts:
     """Recognise a record of a logger, such as that of Powertools, with an event in it as an object or as text."""
-    level, time = tree.get("level"), tree.get("timestamp", tree.get("time"))
     if not _EVENT_OF_ITS_OWN.isdisjoint(tree):
         return None
-    if not any(_is_envelope(tree.get(name)) for name in _HOLDERS):
-        if not isinstance(level, str) or level.upper() not in LEVELS or not isinstance(time, (str, int)):
-            return None
-        if _OF_LOGGERS.isdisjoint(tree):
-            return None
-    request = next((tree[name] for name in _REQUEST_IDS if isinstance(tree.get(name), str)), around.request_id)
-    logged_ms = _ms(time) if around.logged_ms is None else around.logged_ms
-    place = replace(around, request_id=request, logged_ms=logged_ms)
+    if not any(_is_envelope(tree.get(name)) for name in _HOLDERS) and not _is_logged(tree):
+        return None
+    place = _noted_beside(tree, around)
     held = [Part(tree[name], place, True) for name in _HOLDERS if _may_hold_an_event(tree.get(name))]
     return held or NO_EVENT
+
+
+def _is_logged(tree: dict[str, Any]) -> bool:
+    """Return whether a record has what only loggers for Lambda write."""
+    level, time = tree.get("level"), tree.get("timestamp", tree.get("time"))
+    if not isinstance(time, (str, int)) or _OF_LOGGERS.isdisjoint(tree):
+        return False
+    if isinstance(level, str):
+        return level.upper() in LEVELS
+    return _request_in(tree) is not None and not is_event(tree)
+
+
+def _noted_beside(tree: dict[str, Any], around: Surroundings) -> Surroundings:
+    """Add what a record says beside the event in it: when, and by which request."""
+    time = next((tree[name] for name in _TIMES if isinstance(tree.get(name), (str, int, float))), None)
+    context = tree.get("context")
+    request = _request_in(tree) or (_request_in(context) if isinstance(context, dict) else None)
+    return replace(
+        around,
+        request_id=request or around.request_id,
+        logged_ms=_ms(time) if around.logged_ms is None else around.logged_ms,
+    )
+
+
+def _request_in(tree: dict[str, Any]) -> str | None:
+    return next((tree[name] for name in _REQUEST_IDS if isinstance(tree.get(name), str)), None)
+
+
+def held_envelope(tree: dict[str, Any], around: Surroundings) -> list[Part] | None:
+    """Recognise an object that is no event itself, and holds an envelope: somebody noted something beside it."""
+    place = _noted_beside(tree, around)
+    return [Part(value, place) for value in tree.values() if _is_envelope(value)] or None
 
 
 def _is_envelope(value: Any) -> bool:
@@ -223,13 +255,26 @@ def _received(tree: dict[str, Any], around: Surroundings) -> Parts:
     return [Part(message["Body"], noted(around, message)) for message in messages] or EMPTY
 
 
+#: One of these is beside the id and the body of a message, whatever else of it was kept.
+_OF_MESSAGES: Final = frozenset({"ReceiptHandle", "MD5OfBody", "Attributes"})
+
+
 def _is_received(message: dict[str, Any]) -> bool:
-    return has_texts(message, "MessageId", "ReceiptHandle", "Body")
+    return has_texts(message, "MessageId", "Body") and not _OF_MESSAGES.isdisjoint(message)
 
 
 def _received_message(tree: dict[str, Any], around: Surroundings) -> Parts:
     """Recognise one message of such an answer."""
     return [Part(tree["Body"], noted(around, tree))] if _is_received(tree) and not is_event(tree) else None
+
+
+def _counted_message(tree: dict[str, Any], around: Surroundings) -> Parts:
+    """Recognise a message of which somebody kept no more than its body, and how often SQS says it was received."""
+    attributes = tree.get("attributes", tree.get("Attributes"))
+    body = tree.get("body", tree.get("Body"))
+    if not isinstance(attributes, dict) or "ApproximateReceiveCount" not in attributes or not isinstance(body, str):
+        return None
+    return None if is_event(tree) else [Part(body, noted(around, tree))]
 
 
 def noted(around: Surroundings, record: Any) -> Surroundings:
@@ -247,7 +292,7 @@ def noted(around: Surroundings, record: Any) -> Surroundings:
             first_received_ms=_whole(attributes.get("ApproximateFirstReceiveTimestamp")),
             queue=queue if isinstance(queue, str) else None,
         )
-    if isinstance(record.get("MessageId"), str) and "ReceiptHandle" in record:
+    if isinstance(record.get("MessageId"), str) and "Body" in record:
         return replace(around, message_id=record["MessageId"])
     stream = record["kinesis"] if isinstance(record.get("kinesis"), dict) else record
     arrived = stream.get("approximateArrivalTimestamp", record.get("arrivalTimestamp"))
@@ -284,6 +329,7 @@ _SHAPES: Final = (
     _insights_row,
     _received,
     _received_message,
+    _counted_message,
     _log_record,
     _of_lambda,
     _metrics,

@@ -18,7 +18,7 @@ from oncebridge.sources.captures.found import NOTHING_AROUND, Surroundings
 from oncebridge.sources.captures.inputs import GZIP_MAGIC, GZIP_WINDOW
 from oncebridge.sources.captures.log_lines import head_of, json_of_python
 from oncebridge.sources.captures.log_shapes import MARKS as LOG_MARKS
-from oncebridge.sources.captures.log_shapes import OF_LAMBDA, Part, noted, opened_log
+from oncebridge.sources.captures.log_shapes import OF_LAMBDA, Part, held_envelope, noted, opened_log
 from oncebridge.sources.captures.scanning import PYTHON, Kind, Scanner
 from oncebridge.sources.unwrap import (
     MARKS,
@@ -288,7 +288,9 @@ class Opener:
         if is_firehose(tree) and tree["records"]:
             return [Part(firehose_data(record), noted(around, record)) for record in tree["records"]]
         content = content_of(tree)
-        return None if content is None else [Part(part, noted(around, tree)) for part in content]
+        if content is not None:
+            return [Part(part, noted(around, tree)) for part in content]
+        return held_envelope(tree, around)
 
 
 def _is_marked(line: bytes) -> bool:
