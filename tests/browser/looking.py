@@ -20,6 +20,10 @@ from servers.serving import ask
 
 DESK, PHONE = 1440, 390
 SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+#: What is shown in a table beyond its cell, so that it lies over another.
+BEYOND_THEIR_CELLS = """() => [...document.querySelectorAll("main tbody td, main tbody th")]
+    .filter(one => one.scrollWidth > one.clientWidth + 1)
+    .map(one => one.outerHTML.slice(0, 200))"""
 LIVE_SECONDS = 5
 #: Presses of the tab key within which everything on a page is reached.
 TABS_MAX = 400

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.looking import (
+    BEYOND_THEIR_CELLS,
     DESK,
     LIVE_SECONDS,
     PHONE,
@@ -72,11 +73,6 @@ def paths(chromium, console):
 
 
 # --- every page --------------------------------------------------------------------------------------
-
-#: What is shown in a table beyond its cell, so that it lies over another.
-BEYOND_THEIR_CELLS = """() => [...document.querySelectorAll("main tbody td, main tbody th")]
-    .filter(one => one.scrollWidth > one.clientWidth + 1)
-    .map(one => one.outerHTML.slice(0, 200))"""
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (PHONE, "dark")])

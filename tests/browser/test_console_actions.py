@@ -6,7 +6,7 @@ import secrets
 import pytest
 from playwright.sync_api import expect
 
-from browser.looking import PHONE, delivery, leave_letters, running_console, running_worker, work
+from browser.looking import BEYOND_THEIR_CELLS, PHONE, delivery, leave_letters, running_console, running_worker, work
 from diagnosis.made_up import HOSTILE
 from ledgers.on_postgres import new_schema
 from oncebridge import Bridge
@@ -231,7 +231,7 @@ def test_a_handler_is_paused_and_resumed(window, console, monkeypatch, by):
         looked.hand.press(looked.button(f"Pause {name}"))
         expect(section).to_contain_text("unacknowledged")
     looked.go("/")
-    looked.says(f"{name} is paused since")
+    looked.says(f"{name} is paused, for")
     looked.go("/handlers")
     looked.hand.press(section.get_by_role("button", name="Resume"))
     expect(section.get_by_role("button", name="Pause")).to_be_visible()
@@ -310,7 +310,14 @@ def test_a_reader_sees_no_way_to_act(window, console, guarded):
 # --- hostile texts ---------------------------------------------------------------------------------------
 
 #: With a very long one, and with markup that would be run from an attribute.
-TEXTS = (*HOSTILE, "' onfocus=alert(1) autofocus x=\"", "<svg><animate onbegin=alert(1) attributeName=x>", "W" * 30_000)
+TEXTS = (
+    *HOSTILE,
+    "' onfocus=alert(1) autofocus x=\"",
+    "<svg><animate onbegin=alert(1) attributeName=x>",
+    "W" * 30_000,
+    "abc\u202egnp.exe\u2066\u200f",
+    "a\u0301" * 300,
+)
 HOSTILE_PAGES = ("/", "/deliveries", "/dead", "/requests", "/handlers", "/log")
 #: What none of our pages holds in its content, but the texts would make.
 MADE = "main :is(script, img, iframe, object, style, animate, b b), main [onerror], main [onfocus], main [autofocus]"
@@ -357,6 +364,7 @@ def test_hostile_texts_stay_texts(window, hostile, path, width):
     for _ in range(2):
         assert looked.page.locator(MADE).count() == 0
         assert looked.sideways() <= 0
+        assert looked.page.evaluate(BEYOND_THEIR_CELLS) == []
         looked.update()
     assert looked.unfit() == []
     assert looked.complaints == []

@@ -101,7 +101,10 @@ def _body(known: Known) -> Markup:
         )
     told = [tag("p", note, class_="quiet") for note in notes]
     if known.is_nothing:
-        return joined((empty("The ledger knows nothing of it, nor do the latest deliveries."), *told))
+        said = "Nothing of it was found in the ledger, nor in the latest deliveries."
+        if notes:
+            said = "Nothing of it was found where this page could look; that does not mean that nothing came."
+        return joined((empty(said), *told))
     return joined((_summary(known), *told, _events(known), _newest(known), _time_line(known)))
 
 

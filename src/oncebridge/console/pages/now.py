@@ -102,7 +102,7 @@ def _alerts(seen: Overview, letters: LetterGroups | None) -> Markup:
         named = ", ".join(f"{worker.name} ({worker.receivers_out_of_reach})" for worker in receivers)
         found.append(joined(("Receivers are out of reach, and their breakers open, at ", text(named), ".")))
     for name, pause in seen.pauses.items():
-        by = f"{name_of(name)} is paused since {ago(pause.since_ms, seen.at_ms)} by {text(pause.who)}. "
+        by = f"{name_of(name)} is paused, for {span(max(0, seen.at_ms - pause.since_ms))} now, by {text(pause.who)}. "
         found.append(joined((by, tag("a", "Handlers", href="/console/handlers"))))
     found += [
         joined((topic(text(row.topic)), f" has been silent for {span(row.quiet_minutes * MINUTE_MS)}."))
@@ -176,6 +176,8 @@ def _waiting(seen: Overview, latest: Sequence[SeenDelivery], viewer: Viewer) -> 
     lead = f"{counted(seen.waiting, 'delivery waits', 'deliveries wait')} for the next try"
     if seen.oldest_waiting_ms is not None:
         lead += f", the oldest for {span(seen.at_ms - seen.oldest_waiting_ms)}"
+    if not seen.waiting:
+        lead = "No running worker waits for one of these; their source may deliver them again"
     return section("waiting", "Not finished", shown, lead=f"{lead}.")
 
 
