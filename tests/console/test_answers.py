@@ -216,6 +216,29 @@ def test_why_events_wait_is_said_of_those_that_may_still_wait(timed):
     assert "the receiver is away" not in person.page("/")
 
 
+def test_what_waits_while_no_worker_runs_is_said_without_a_number(timed):
+    """Nobody who runs counts it any more; the page names the reasons, and does not say that none waits."""
+
+    def fail(_):
+        raise RetryLater("the receiver is away", after_seconds=3600)
+
+    with timed.worker(does=fail) as worker:
+        worker.process_many([delivery("late")])
+    page = timed.person(OPERATOR).page("/")
+    assert "the receiver is away" in page
+    assert "No running worker waits for one of these" in page
+    assert "0 deliveries" not in page
+
+
+@pytest.mark.parametrize(("ledger", "says"), [("sqlite", "nor in the latest deliveries"), ("redis", "does not mean")])
+def test_what_a_ledger_does_not_keep_is_not_called_unknown(timed, ledger, says):
+    """Where events that are done are not kept by their conversation, finding none says nothing of them."""
+    timed.console.ledger_kind = ledger
+    person = timed.person(OPERATOR)
+    page = person.page(person.submit("/find", {"what": "a call of yesterday"}).headers["location"])
+    assert says in page
+
+
 # --- how many, and which -----------------------------------------------------------------------------------
 
 
