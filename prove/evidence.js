@@ -18,10 +18,9 @@
     return found;
   }
 
-  async function unpacked() {
+  function unpacked() {
     const bytes = bytesOf(document.getElementById("packed").textContent.replace(/\s/g, ""));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-    const whole = new Uint8Array(await new Response(stream).arrayBuffer());
+    const whole = unlzma(bytes.subarray(4), new DataView(bytes.buffer).getUint32(0));
     const end = whole.indexOf(10);
     const text = (from, to) => new TextDecoder().decode(whole.subarray(from, to));
     const [script, source] = JSON.parse(text(0, end));
@@ -66,14 +65,14 @@
     return say("", line("p", said, "claim broken"), steps, line("p", `${states} states, ${seconds} s in this page.`, "quiet"));
   }
 
-  async function start() {
+  function start() {
     const leftOut = [...form.querySelectorAll("input[name=rule]:checked")].map((one) => one.value);
     const constants = form.elements.world.selectedOptions[0].dataset.constants;
     form.elements.go.disabled = true;
     stop.hidden = false;
     say("quiet", line("p", "Looking at every state; on a usual machine this takes seconds, in the larger worlds minutes."));
     try {
-      parts ??= await unpacked();
+      parts ??= unpacked();
       const url = URL.createObjectURL(new Blob([parts.script], { type: "text/javascript" }));
       worker = new Worker(url);
       URL.revokeObjectURL(url);
@@ -97,8 +96,8 @@
   form.addEventListener("change", ({ target }) => {
     if (target.name === "rule" && target.checked) form.elements.world.value = target.dataset.world;
   });
-  document.getElementById("source").addEventListener("toggle", async ({ target }) => {
-    parts ??= await unpacked();
+  document.getElementById("source").addEventListener("toggle", ({ target }) => {
+    parts ??= unpacked();
     target.querySelector("pre").textContent = parts.source;
   });
   form.hidden = false;

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import lzma
 import re
-import zlib
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -53,7 +53,9 @@ onmessage = ({ data: { wasm, source, constants, leftOut } }) => {
   }
 };
 """
-OWN_SCRIPT: Final = Path(__file__).with_suffix(".js")
+OWN_SCRIPTS: Final = tuple(Path(__file__).with_name(name) for name in ("unlzma.js", "evidence.js"))
+#: As unlzma.js unpacks it.
+LZMA: Final = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 0, "pb": 0}
 CREDIT: Final = (
     "The checker is tla-checker (npm, MIT OR Apache-2.0), unchanged but for what makes a module of it. "
     "It runs in this page, which asks for nothing from outside."
@@ -97,7 +99,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         _not_shown(),
         id="main",
     )
-    style, script = STYLE + OWN_STYLE, SCRIPT + OWN_SCRIPT.read_text(encoding="utf-8")
+    style, script = STYLE + OWN_STYLE, SCRIPT + "".join(path.read_text(encoding="utf-8") for path in OWN_SCRIPTS)
     head = tag(
         "head",
         Markup('<meta charset="utf-8">'),
@@ -261,9 +263,9 @@ def packed_checker() -> str:
     script = re.sub(r"^export (?:\{.*\};)?", "", modules, flags=re.MULTILINE) + WORKER
     source, wasm = SOURCE.read_bytes(), (ENGINE / "tla_checker_bg.wasm").read_bytes()
     lengths = json.dumps([len(script.encode()), len(source)]).encode()
-    squeezer = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
-    whole = squeezer.compress(lengths + b"\n" + script.encode() + source + wasm) + squeezer.flush()
-    return base64.b85encode(whole).decode().replace("<!--", "<\n!--")
+    whole = lengths + b"\n" + script.encode() + source + wasm
+    packed = lzma.compress(whole, format=lzma.FORMAT_RAW, filters=[LZMA])
+    return base64.b85encode(len(whole).to_bytes(4, "big") + packed).decode().replace("<!--", "<\n!--")
 
 
 def _policy(style: str, script: str) -> str:
