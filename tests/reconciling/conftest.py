@@ -8,6 +8,7 @@ import genesys_day
 from oncebridge import Bridge, Settings
 from oncebridge.clock import NEVER
 from oncebridge.genesys.api import GenesysAPI
+from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.reconciling.comparison import Window
 from oncebridge.reconciling.gaps import Gaps
 from oncebridge.reconciling.place import place_of
@@ -22,16 +23,16 @@ DAY_MS = 24 * genesys_day.HOUR_MS
 class Installation:
     """One installation: what it got, and what it finds missing."""
 
-    def __init__(self, folder, url="memory://"):
+    def __init__(self, folder):
         """Begin a day after the conversations."""
         self.folder = folder
         self.clock = ManualClock((genesys_day.BEGAN_MS + DAY_MS) * 1000)
-        self.bridge = self.made_bridge(url)
+        self.bridge = self.made_bridge()
         self.said = []
 
-    def made_bridge(self, url="memory://"):
+    def made_bridge(self):
         """Make a worker that takes every event."""
-        bridge = Bridge(url, settings=Settings(attendance=True), clock=self.clock)
+        bridge = Bridge(MemoryLedger(self.clock), settings=Settings(attendance=True), clock=self.clock)
         bridge.register("*", lambda event: None)
         return bridge
 

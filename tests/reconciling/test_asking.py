@@ -45,15 +45,52 @@ def assert_found(run, gaps):
     assert (run.counts.ended, run.counts.missing, run.counts.partial) == (240, 2, 1)
 
 
-@pytest.mark.parametrize("interval", ["start", "end", "overlap"])
+@pytest.mark.parametrize("interval", ["start", "end", "overlap", "days", "days and overlap"])
 @pytest.mark.parametrize("at_ms", [RECENT_MS, OLD_MS], ids=["query", "job"])
 def test_gaps_are_found_by_query_and_by_job(asked, genesys, at_ms, interval):
     """What is recent is asked for by query, what is old by job, whatever conversations an interval is about."""
     genesys.interval = interval
     move_to(asked, at_ms)
     assert_found(*asked.ask(genesys))
-    assert (genesys.asked["/query"] > 0, genesys.asked["/jobs"] > 0) == (at_ms == RECENT_MS, at_ms == OLD_MS)
+    # One job looks for those that began long before.
+    assert (genesys.asked["/query"] > 0, genesys.asked["/jobs"] > 1) == (at_ms == RECENT_MS, at_ms == OLD_MS)
     assert genesys.asked["/jobs/availability"] == 1
+
+
+@pytest.mark.parametrize("at_ms", [RECENT_MS + 2 * HOUR_MS, OLD_MS + 20 * HOUR_MS], ids=["query", "job"])
+def test_what_is_read_twice_counts_once(asked, genesys, at_ms):
+    """A conversation counts once, though Genesys answers for whole days where parts of them were asked for."""
+    genesys.interval = "days"
+    earlier = conversations(30, every_ms=20 * MINUTE_MS, began_ms=BEGAN_MS - 12 * HOUR_MS, seed=3)
+    genesys.talks = [*earlier, *TALKS]
+    asked.get(stream(earlier))
+    move_to(asked, at_ms)
+    window = asked.window(from_ms=BEGAN_MS - 30 * HOUR_MS, until_ms=BEGAN_MS + 20 * HOUR_MS)
+    run, gaps = asked.ask(genesys, window=window)
+    assert {gap.conversation for gap in gaps} == set(MISSING)
+    assert run.counts.ended + run.counts.before == 270
+    assert len(gaps) == len(MISSING)
+
+
+@pytest.mark.parametrize("at_ms", [RECENT_MS, OLD_MS], ids=["query", "job"])
+def test_conversations_that_lasted_for_days_are_found(asked, genesys, at_ms):
+    """What began days before and ended in the time that is asked about is judged, whatever Genesys' intervals mean."""
+    genesys.interval = "days and overlap"
+    lasting = conversations(3, began_ms=BEGAN_MS - 9 * 24 * HOUR_MS, seed=8)
+    for talk in lasting:
+        talk.sessions[0].ended_ms = BEGAN_MS + 2 * HOUR_MS
+    genesys.talks += lasting
+    asked.get(stream(lasting, lambda talk, family, _: talk is lasting[1] and family == "customer.end"))
+    move_to(asked, at_ms)
+    run, gaps = asked.ask(genesys)
+    assert run.counts.ended == 243
+    assert {gap.conversation for gap in gaps} == {*MISSING, lasting[1].id}
+
+
+def test_pages_without_a_total_are_read_to_their_end(asked, genesys):
+    """Where Genesys neither says how many there are nor fills its pages, it is asked until there are no more."""
+    genesys.hits_off, genesys.page_max = None, 7
+    assert_found(*asked.ask(genesys))
 
 
 @pytest.mark.parametrize("hits_off", [0, -3, 5])
@@ -138,8 +175,13 @@ def test_jobs_that_end_without_results_are_begun_anew(asked, genesys):
     assert_found(*asked.ask(genesys, anew=True))
 
 
-def test_a_run_that_was_cut_off_goes_on(asked, genesys):
-    """A run that is stopped in the middle goes on where it was, with the same watermark, and finds the same."""
+@pytest.mark.parametrize("note_bytes", [200_000, 400], ids=["whole", "in pieces"])
+def test_a_run_that_was_cut_off_goes_on(asked, genesys, monkeypatch, note_bytes):
+    """A run that is stopped in the middle goes on where it was, with the same watermark, and finds the same.
+
+    However much its slices brought: what is too much for one note is kept in several.
+    """
+    monkeypatch.setattr("oncebridge.reconciling.runs.NOTE_BYTES_MAX", note_bytes)
     stopping = threading.Event()
     total = count_calls(asked, genesys)
     genesys.before = lambda number: stopping.set() if number == genesys_calls + total // 2 else None

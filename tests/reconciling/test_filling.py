@@ -26,7 +26,7 @@ def filling(installation):
     got = []
     installation.bridge.register("oncebridge.missing", got.append, name="missing")
     installation.got = got
-    return lambda: Filling(installation.bridge, installation.clock.advance)
+    return lambda: Filling(installation.bridge)
 
 
 def test_each_missing_event_is_given_to_handlers_once(installation, filling):
@@ -104,12 +104,20 @@ def test_nobody_to_fill_for_is_refused(installation):
     """Without a handler for these events the run is refused before anything is asked."""
     installation.bridge = type(installation.bridge)("memory://")
     with pytest.raises(ConfigurationError, match=r"oncebridge\.missing"):
-        Filling(installation.bridge, installation.clock.advance)
+        Filling(installation.bridge)
 
 
 def test_a_wrap_up_is_one_event():
-    """A wrap-up that is missing under both of its names is filled once."""
+    """A wrap-up that is missing under both of its names is filled once, the same as where one is expected."""
     about = genesys_day.read(TALKS[0])
-    missing = [Due("acw", "s", 1), Due("wrapup", "s", 1), Due("wrapup", "t", 1)]
+    missing = [Due("acw", "s", 1), Due("wrapup", "s", 1), Due("acw", "t", 1)]
     made = [raw["detail"]["eventId"] for raw in events_of(Gap(about, never=False, missing=missing), "single")]
     assert made == [f"{about.id}/wrapup/s", f"{about.id}/wrapup/t"]
+
+
+def test_a_stop_leaves_the_rest_to_another_run(installation, filling):
+    """Once the run is stopped no handler gets anything more, and what is left counts as to be tried again."""
+    installation.bridge.register("oncebridge.missing", lambda _: installation.bridge.stop(), name="stopping")
+    one = filling()
+    installation.read(TALKS, fill=one)
+    assert len(installation.got) < one.filled.again

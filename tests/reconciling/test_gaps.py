@@ -1,5 +1,6 @@
 """What never came is found, with its cause, and nothing else is called missing."""
 
+import random
 from collections import Counter
 
 import pytest
@@ -79,6 +80,57 @@ def test_a_topic_that_is_silent_all_day_is_found(installation, family):
     _, gaps = installation.read(talks)
     assert missing(gaps) == truth(talks, left_out)
     assert {gap.cause for gap in gaps} == {Cause.TOPIC}
+
+
+def test_a_conversation_that_never_came_is_no_silent_topic(installation):
+    """While one topic is silent, a conversation of which nothing came is a single one: the topic explains little."""
+    talks = conversations(200)
+    topic = (BEGAN_MS + 60 * MINUTE_MS, BEGAN_MS + 90 * MINUTE_MS)
+    never = talks[75]
+
+    def left_out(talk, family, at_ms):
+        return talk is never or (family == "acd.end" and topic[0] <= at_ms < topic[1])
+
+    installation.get(stream(talks, left_out))
+    _, gaps = installation.read(talks)
+    causes = {gap.conversation: gap.cause for gap in gaps}
+    assert missing(gaps) == truth(talks, left_out)
+    assert causes.pop(never.id) == Cause.SINGLE
+    assert set(causes.values()) == {Cause.TOPIC}
+
+
+def test_a_single_loss_beside_a_silence_is_none_of_it(installation):
+    """What is lost just after everything was silent is single, though its family came again only later."""
+    talks = conversations(60, every_ms=10 * MINUTE_MS)
+    after = next(talk for talk in talks[30:] if len(talk.sessions) == 4)
+    first = talks.index(after)
+    began_ms, ended_ms = talks[first - 6].began_ms, after.began_ms
+
+    def left_out(talk, family, at_ms):
+        return began_ms <= at_ms < ended_ms or (talk is after and family == "user.start")
+
+    installation.get(stream(talks, left_out))
+    _, gaps = installation.read(talks)
+    causes = {gap.conversation: gap.cause for gap in gaps}
+    assert missing(gaps) == truth(talks, left_out)
+    assert causes.pop(after.id) == Cause.SINGLE
+    assert set(causes.values()) == {Cause.EVERYTHING}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_single_losses_are_no_silence_however_many(installation, seed):
+    """Where each tenth event is lost, some are neighbours by chance: that is no topic that was silent."""
+    talks, dice = conversations(400, seed=seed), random.Random(seed)
+    lost = {(talk.id, place) for talk in talks for place in range(20) if dice.random() < 0.1}
+
+    def left_out(talk, family, at_ms):
+        place = [(event[0], event[2]) for event in talk.events()].index((family, at_ms))
+        return (talk.id, place) in lost
+
+    installation.get(stream(talks, left_out))
+    _, gaps = installation.read(talks)
+    assert missing(gaps) == truth(talks, left_out)
+    assert {gap.cause for gap in gaps} == {Cause.SINGLE}
 
 
 def test_one_family_alone_is_not_everything(installation):
@@ -196,7 +248,9 @@ def test_attendance_that_is_forgotten_is_not_missing(installation):
     """Conversations older than the retention are not judged, once the ledger has begun to forget."""
     talks = conversations(30)
     installation.get(stream(conversations(3, began_ms=BEGAN_MS - 5 * HOUR_MS, seed=2)))
-    installation.clock.advance(40 * DAY_SECONDS)
+    installation.clock.advance(20 * DAY_SECONDS)
+    installation.get(stream(conversations(1, began_ms=BEGAN_MS + 20 * DAY_SECONDS * 1000, seed=4)))
+    installation.clock.advance(20 * DAY_SECONDS)
     later_ms = BEGAN_MS + int(40.5 * DAY_SECONDS * 1000)
     today = conversations(5, began_ms=later_ms, seed=3)
     installation.clock.advance(DAY_SECONDS)
@@ -236,6 +290,37 @@ def test_a_second_run_says_what_changed(installation):
     run, _ = installation.read(talks)
     assert installation.changes.new == 1
     assert any("corrected" in line for line in run.changes)
+
+
+def test_what_genesys_takes_back_did_not_come_late(installation):
+    """A gap that is none any more, because Genesys corrected its data, is not called late: nothing came of it."""
+    talks = conversations(50)
+    never, other = talks[5], talks[20]
+    installation.get(stream(talks, lambda talk, family, _: talk is never or (talk is other and family == "user.end")))
+    installation.read(talks)
+    installation.clock.advance(3600)
+    other.sessions = [one for one in other.sessions if one.purpose != "agent"]
+    run, gaps = installation.read([talk for talk in talks if talk is not never])
+    changes = installation.changes
+    assert (gaps, changes.came, changes.corrected, changes.late) == ([], 0, 2, [])
+    assert any("corrected" in line for line in run.changes)
+
+
+def test_only_what_is_expected_again_is_compared(installation):
+    """A run that expects less than the one before says nothing of the rest; one that expects more invents no change."""
+    talks = conversations(50)
+    installation.get(
+        stream(talks, lambda talk, family, _: talk is talks[5] or (talk is talks[9] and family == "acd.end"))
+    )
+    installation.read(talks)
+    installation.clock.advance(60)
+    installation.read(talks, expect=["customer.*"])
+    changes = installation.changes
+    assert (changes.came, changes.in_part, changes.still, changes.corrected, changes.new) == (0, 0, 1, 0, 0)
+    installation.clock.advance(60)
+    installation.read(talks)
+    changes = installation.changes
+    assert (changes.came, changes.in_part, changes.still, changes.corrected, changes.new) == (0, 0, 1, 0, 0)
 
 
 def test_a_run_survives_in_the_ledger(installation):

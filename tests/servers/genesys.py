@@ -25,12 +25,15 @@ class Genesys:
         self.talks = []
         #: The time up to which data is complete.
         self.watermark_ms = genesys_day.BEGAN_MS + 24 * genesys_day.HOUR_MS
-        #: What an interval is about: when conversations began, when they ended, or that they overlap it.
+        #: What an interval is about: when conversations began, when they ended, that they overlap it, the days on which
+        #: they began, or that they began on its days and overlap it.
         self.interval = "start"
         #: Whether pages move while they are read.
         self.moves = False
-        #: How far off the number of hits is.
+        #: How far off the number of hits is; None: it is not said.
         self.hits_off = 0
+        #: How many conversations a page of a query has at most.
+        self.page_max = 100
         #: How many calls a token is good for.
         self.calls_per_token = 1_000_000
         #: Call number -> what goes wrong with it: a status, "truncated", "cut", "slow" or "pause".
@@ -67,8 +70,11 @@ class Genesys:
             return None
 
         def is_in(talk):
-            if self.interval == "overlap":
-                return talk.began_ms < last and talk.ended_ms >= first
+            goes_on = talk.began_ms < last and talk.ended_ms >= first
+            day_ms = 24 * genesys_day.HOUR_MS
+            is_of_its_days = first // day_ms <= talk.began_ms // day_ms <= last // day_ms
+            if self.interval in ("overlap", "days", "days and overlap"):
+                return {"overlap": goes_on, "days": is_of_its_days}.get(self.interval, goes_on and is_of_its_days)
             return first <= (talk.began_ms if self.interval == "start" else talk.ended_ms) < last
 
         return sorted(filter(is_in, self.talks), key=lambda talk: talk.began_ms)
@@ -82,9 +88,10 @@ class Genesys:
         if self.moves and found:
             turn = self.dice.randrange(len(found))
             found = found[turn:] + found[:turn]
-        start = (paging["pageNumber"] - 1) * paging["pageSize"]
-        page = [talk.details for talk in found[start : start + paging["pageSize"]]]
-        answer = {"totalHits": max(0, len(found) + self.hits_off)}
+        size = min(paging["pageSize"], self.page_max)
+        start = (paging["pageNumber"] - 1) * size
+        page = [talk.details for talk in found[start : start + size]]
+        answer = {} if self.hits_off is None else {"totalHits": max(0, len(found) + self.hits_off)}
         return 200, {**answer, "conversations": page} if page else answer
 
     def new_job(self, asked):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-from contextlib import ExitStack
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,7 +18,7 @@ from oncebridge.cli.wiring import (
     LedgerOption,
     SettingsOption,
     existing_bridge,
-    stopped_by_signals,
+    opened,
 )
 from oncebridge.errors import ConfigurationError
 from oncebridge.ledgers import DAY_US
@@ -28,6 +26,7 @@ from oncebridge.letter_filter import read_moment
 from oncebridge.visible import visible, visible_json
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Iterator
 
     from oncebridge.bridge import Bridge
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from oncebridge.reconciling.gaps import Gaps
     from oncebridge.reconciling.place import Place
     from oncebridge.reconciling.result import Run, ShownGap
+    from oncebridge.reconciling.runs import Progress
     from oncebridge.reconciling.study import Question, Study
 
 EXIT_GAPS: Final = 1
@@ -112,33 +112,31 @@ def reconcile(
     from oncebridge.reconciling.place import place_of
     from oncebridge.reconciling.study import Question
 
-    with existing_bridge(handler, ledger, settings) as bridge, ExitStack() as stack:
-        stopping = stack.enter_context(stopped_by_signals())
-        gaps = stack.enter_context(Gaps())
-        filling = Filling(bridge, lambda seconds: _wait(bridge, seconds)) if fill else None
+    with opened(existing_bridge(handler, ledger, settings)) as bridge, Gaps() as gaps:
+        filling = Filling(bridge) if fill else None
         place, begin = place_of(bridge, expect), since or from_ or SINCE
         asked = (begin, until or "", conversation or "", *(expect or []))
         question = Question(_window(bridge, begin, until), conversation, asked)
+        progress = None
         try:
             if details is not None:
-                study = _Saved(details, stopping).study(question, bridge, place, gaps)
+                study = _Saved(details, bridge.stopping).study(question, bridge, place, gaps)
             else:
-                study = _from_genesys(question, bridge, place, gaps, stopping=stopping, anew=anew)
+                study, progress = _from_genesys(question, bridge, place, gaps, anew=anew)
         except (GenesysUnavailable, Stopped) as error:
             say(str(error))
             raise typer.Exit(EXIT_AGAIN) from None
         _write(study, conversation, filling, json=json)
-        place.runs.keep(study.run)
+        if conversation is None:
+            place.runs.keep(study.run)
+        if progress is not None:
+            place.runs.end(progress)
         if html is not None:
             _write_page(html, study.run)
     if filling is not None and filling.filled.again:
         raise typer.Exit(EXIT_AGAIN)
     if not study.run.is_complete:
         raise typer.Exit(EXIT_GAPS)
-
-
-def _wait(bridge: Bridge, seconds: float) -> None:
-    bridge.clock.wait(bridge.stopping, seconds)
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------
@@ -215,13 +213,13 @@ class _Saved:
 
 
 def _from_genesys(
-    question: Question, bridge: Bridge, place: Place, gaps: Gaps, *, stopping: threading.Event, anew: bool
-) -> Study:
+    question: Question, bridge: Bridge, place: Place, gaps: Gaps, *, anew: bool
+) -> tuple[Study, Progress]:
     from oncebridge.genesys.api import GenesysAPI
     from oncebridge.reconciling.study import study_genesys
 
     with progress_bar() as bar:
-        api = GenesysAPI(bridge.settings.genesys, bridge.clock, stopping=stopping, tell=say)
+        api = GenesysAPI(bridge.settings.genesys, bridge.clock, stopping=bridge.stopping, tell=say)
         reading = bar.add_task("asking Genesys", total=None)
 
         def on_slice(done: int, of: int, judged: int) -> None:
@@ -234,8 +232,7 @@ def _from_genesys(
             api.close()
     if progress.now_ms != now_ms:
         say(f"this is the run of {progress.made}, which was interrupted; --anew begins another")
-    place.runs.end(progress)
-    return study
+    return study, progress
 
 
 # --- the answer ------------------------------------------------------------------------------------------------------

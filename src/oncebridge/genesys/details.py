@@ -11,19 +11,10 @@ from oncebridge.genesys.api import GenesysUnavailable, NotThere, Rejected
 from oncebridge.genesys.conversations import AnswerUnreadable, Page, iso, milliseconds, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Protocol
+    from collections.abc import Iterator, Sequence
 
     from oncebridge.genesys.api import GenesysAPI
     from oncebridge.genesys.conversations import Conversation
-
-    class Pages(Protocol):
-        """Yields conversations of a time, page by page; some of them may come twice."""
-
-        def __call__(self, api: GenesysAPI, from_ms: int, until_ms: int) -> Iterator[list[Conversation]]:
-            """Yield them."""
-            ...
-
 
 QUERY: Final = "/api/v2/analytics/conversations/details/query"
 JOBS: Final = "/api/v2/analytics/conversations/details/jobs"
@@ -91,9 +82,7 @@ def _question(from_ms: int, until_ms: int) -> dict[str, Any]:
 # --- by query ----------------------------------------------------------------------------------------------------
 
 
-def by_query(
-    api: GenesysAPI, from_ms: int, until_ms: int, *, conversation: str | None = None
-) -> Iterator[list[Conversation]]:
+def by_query(api: GenesysAPI, from_ms: int, until_ms: int, *, conversation: str = "") -> Iterator[list[Conversation]]:
     """Read page after page, and all of them again if they moved meanwhile: some may have been passed over."""
     first = _page(api, from_ms, until_ms, 1, conversation)
     if (first.total or 0) > HITS_MAX and until_ms - from_ms >= 2 * SHORTEST_MS:
@@ -104,40 +93,52 @@ def by_query(
     known: set[str] = set()
     page = first
     for reading in range(READINGS_MAX):
-        before, read, number, total = len(known), 0, 1, first.total or 0
+        before, read, number, total = len(known), 0, 1, first.total
         while page.conversations:
-            total = max(total, page.total or 0)
+            total = page.total if total is None else max(total, page.total or 0)
             read += len(page.conversations)
+            known_before = len(known)
             known.update(one.id for one in page.conversations)
             yield page.conversations
-            if len(page.conversations) < PAGE and number * PAGE >= total:
+            is_beyond = total is None or number * PAGE >= total
+            if is_beyond and len(known) == known_before:
+                break  # a server that repeats its last page would never come to an end
+            if is_beyond and total is not None and len(page.conversations) < PAGE:
                 break  # the last one
             number += 1
             page = _page(api, from_ms, until_ms, number, conversation)
-        if reading == 0 and read == len(known) >= total:
+        if reading == 0 and read == len(known) >= (total or 0):
             return  # nothing twice, and as many as there should be: the pages did not move
         if reading > 0 and len(known) == before:
             return
         page = _page(api, from_ms, until_ms, 1, conversation)
 
 
-def _page(api: GenesysAPI, from_ms: int, until_ms: int, number: int, conversation: str | None) -> Page:
+def _page(api: GenesysAPI, from_ms: int, until_ms: int, number: int, conversation: str) -> Page:
     question = {**_question(from_ms, until_ms), "paging": {"pageSize": PAGE, "pageNumber": number}}
-    if conversation is not None:
-        is_it = {"type": "dimension", "dimension": "conversationId", "operator": "matches", "value": conversation}
-        question["conversationFilters"] = [{"type": "or", "predicates": [is_it]}]
+    if conversation:
+        question["conversationFilters"] = [_is_one_of("conversationId", [conversation])]
     return api.post(QUERY, question, read_page)
+
+
+def _is_one_of(dimension: str, values: Sequence[str]) -> dict[str, Any]:
+    is_it = {"type": "dimension", "dimension": dimension, "operator": "matches"}
+    return {"type": "or", "predicates": [{**is_it, "value": value} for value in values]}
 
 
 # --- by job, which Genesys works off in its own time -----------------------------------------------------------
 
 
-def by_batch(api: GenesysAPI, from_ms: int, until_ms: int) -> Iterator[list[Conversation]]:
-    """Have a job look for them, and read its results; one that ends too soon is begun anew."""
-    why = ""
+def by_batch(
+    api: GenesysAPI, from_ms: int, until_ms: int, *, media: Sequence[str] = ()
+) -> Iterator[list[Conversation]]:
+    """Have a job look for them, by some media only or by all; one that ends too soon is begun anew."""
+    question, why = _question(from_ms, until_ms), ""
+    if media:
+        question["segmentFilters"] = [_is_one_of("mediaType", media)]
     for _ in range(JOBS_MAX):
         try:
-            job = quote(api.post(JOBS, _question(from_ms, until_ms), lambda answer: _read(_job, answer)).jobId, safe="")
+            job = quote(api.post(JOBS, question, lambda answer: _read(_job, answer)).jobId, safe="")
             _await(api, job)
             yield from _results(api, job)
         except (BatchEnded, NotThere, Rejected) as error:

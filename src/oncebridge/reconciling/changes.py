@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from oncebridge.quantities import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from oncebridge.reconciling.result import Run, ShownGap
+
+    #: Gets ids of conversations and the time of a run; returns those of which something came since.
+    CameSince: TypeAlias = Callable[[Sequence[str], str], Collection[str]]
 
 LATE_SHOWN: Final = 100
 
@@ -25,6 +28,8 @@ class Changes(msgspec.Struct, frozen=True):
     came: int = 0
     in_part: int = 0
     still: int = 0
+    #: Those of which nothing came, and yet nothing is missing any more: Genesys says something else of them now.
+    corrected: int = 0
     #: Gaps that it did not have, though it judged their time.
     new: int = 0
     #: Conversations that came since.
@@ -34,35 +39,58 @@ class Changes(msgspec.Struct, frozen=True):
 class Comparing:
     """Takes the gaps of this run one after the other."""
 
-    def __init__(self, runs: Sequence[Run], since: str, until: str) -> None:
+    def __init__(self, runs: Sequence[Run], this: Run, came_since: CameSince) -> None:
         """Choose the latest run about the same time."""
-        about = [run for run in runs if run.since < until and since < _judged_until(run)]
+        until = judged_until(this)
+        about = [run for run in runs if run.since < until and this.since < judged_until(run)]
         self._run = about[0] if about else None
+        self._families = frozenset(this.families)
+        self._came_since = came_since
         gaps = [] if self._run is None else self._run.gaps
-        self._before = {gap.conversation: gap for gap in gaps if since <= gap.ended < until}
+        asked_again = (gap for gap in gaps if this.since <= gap.ended < until)
+        #: What it missed of each conversation, as far as it is expected now.
+        self._before = {
+            gap.conversation: missing for gap in asked_again if (missing := self._families.intersection(gap.missing))
+        }
         self._left = dict(self._before)
-        self._in_part = self._still = self._new = 0
+        self._smaller: list[str] = []
+        self._still = self._new = 0
 
     def look(self, gap: ShownGap) -> None:
         """Look at one gap of this run."""
         before = self._left.pop(gap.conversation, None)
         if before is not None:
-            is_smaller = set(gap.missing) < set(before.missing)
-            self._in_part += is_smaller
-            self._still += not is_smaller
-        elif self._run is not None and self._run.since <= gap.ended < _judged_until(self._run):
+            if before > set(gap.missing):
+                self._smaller.append(gap.conversation)
+            else:
+                self._still += 1
+        elif self._run is not None and self._is_new(gap, self._run):
             self._new += 1
+
+    def _is_new(self, gap: ShownGap, before: Run) -> bool:
+        was_judged = before.since <= gap.ended < judged_until(before)
+        return was_judged and not set(before.families).isdisjoint(gap.missing)
 
     def changes(self) -> Changes:
         """Return what changed, once all gaps were looked at."""
         if self._run is None:
             return Changes()
-        new = 0 if self._run.gaps_left_out else self._new
-        late = [*self._left]
-        return Changes(self._run.made, len(late), self._in_part, self._still, new, late[:LATE_SHOWN])
+        came = self._came_since([*self._left, *self._smaller], self._run.made)
+        late = [one for one in self._left if one in came]
+        in_part = sum(one in came for one in self._smaller)
+        return Changes(
+            self._run.made,
+            len(late),
+            in_part,
+            self._still + len(self._smaller) - in_part,
+            len(self._left) - len(late),
+            0 if self._run.gaps_left_out else self._new,
+            late[:LATE_SHOWN],
+        )
 
 
-def _judged_until(run: Run) -> str:
+def judged_until(run: Run) -> str:
+    """Return up to when a run has judged."""
     return min(run.until, run.watermark or run.until)
 
 
@@ -79,6 +107,11 @@ def in_words(changes: Changes) -> list[str]:
         found.append(f"of {counted(changes.in_part, 'conversation')} more came, but not all")
     if changes.still:
         found.append(f"{counted(changes.still, 'conversation')} of that run did not come since")
+    if changes.corrected:
+        found.append(
+            f"{counted(changes.corrected, 'conversation')} of that run did not come since, but Genesys has corrected "
+            "its data: nothing of them is missing any more"
+        )
     if changes.new:
         found.append(
             f"{counted(changes.new, 'gap')} the run of {changes.run} did not have: Genesys has corrected its data since"

@@ -18,7 +18,7 @@ from oncebridge.settings import with_given
 from oncebridge.topics import MISSING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from oncebridge.bridge import Bridge
     from oncebridge.genesys.conversations import Conversation, Session
@@ -46,7 +46,7 @@ class Filled(msgspec.Struct):
 class Filling:
     """Takes gaps one after the other, and fills them in batches."""
 
-    def __init__(self, bridge: Bridge, wait: Callable[[float], None]) -> None:
+    def __init__(self, bridge: Bridge) -> None:
         """Take a bridge with handlers, at least one of which takes these events."""
         if not bridge.handlers.of(TOPIC, TOPIC):
             raise ConfigurationError(
@@ -57,7 +57,6 @@ class Filling:
         if bridge.settings.allowed_orgs or bridge.settings.allowed_sources:
             bridge.rewire(with_given(bridge.settings, allowed_orgs=[], allowed_sources=[]))
         self._bridge = bridge
-        self._wait = wait
         self._waiting: list[dict[str, Any]] = []
         self.filled = Filled()
 
@@ -71,6 +70,8 @@ class Filling:
         """Give what waits to handlers; what fails is tried again after a while."""
         left, self._waiting = self._waiting, []
         for attempt in range(1, TRIES + 1):
+            if self._bridge.stopping.is_set():
+                break
             again, wait_us = [], 0
             for raw, result in zip(left, self._bridge.process_many(left), strict=True):
                 if not result.acknowledged:
@@ -85,7 +86,7 @@ class Filling:
             left = again
             if not left or attempt == TRIES:
                 break
-            self._wait(wait_us / 1_000_000)
+            self._bridge.clock.wait(self._bridge.stopping, wait_us / 1_000_000)
         self.filled.again += len(left)
 
 
@@ -94,14 +95,14 @@ def events_of(gap: Gap, cause: str) -> Iterator[dict[str, Any]]:
     chosen: dict[tuple[str, str], Due] = {}
     for one in gap.missing:
         chosen[one.session, WRAP_UPS[-1] if one.family in WRAP_UPS else one.family] = one
-    for (session, _), one in chosen.items():
+    for (session, family), one in chosen.items():
         body = {
             # The conversation, the family and the session alone make it this event.
-            "eventId": f"{gap.conversation}/{one.family}/{session}",
+            "eventId": f"{gap.conversation}/{family}/{session}",
             "conversationId": gap.conversation,
             "sessionId": session,
-            "family": one.family,
-            "topic": TOPIC_OF[one.family],
+            "family": family,
+            "topic": TOPIC_OF[family],
             "missingSince": iso(one.at_ms, "milliseconds"),
             "cause": cause,
             "details": _details(gap.about),

@@ -82,7 +82,7 @@ def with_causes(gaps: Gaps, silences: Silences) -> Iterator[tuple[Gap, ShownGap]
     for number, gap in enumerate(gaps):
         silences.count(number, gap.missing)
     for gap in gaps:
-        yield gap, shown(gap, silences.cause(gap.missing))
+        yield gap, shown(gap, silences.cause(gap.missing, never=gap.never))
 
 
 def shown_silences(silences: Silences) -> list[ShownSilence]:

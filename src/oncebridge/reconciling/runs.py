@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -26,8 +27,9 @@ NAME: Final = "run"
 RUNS_KEPT: Final = 100
 #: How long a run that was interrupted can go on: later, "the last 24 hours" are others.
 PROGRESS_US: Final = DAY_US // 2
-#: Of a part; more is not kept, since ledgers have bounds, and the slice is read again.
-PART_BYTES_MAX: Final = 200_000
+#: Of a note, since ledgers have bounds. A part may have so many; more is not kept, and its slice is read again.
+NOTE_BYTES_MAX: Final = 200_000
+NOTES_OF_PART_MAX: Final = 20
 RUN_BYTES_MAX: Final = 300_000
 
 
@@ -97,17 +99,24 @@ class Runs:
 
     def keep_part(self, progress: Progress, part: Slice, text: bytes | None) -> None:
         """Keep what a slice brought."""
-        if text is not None and len(text) <= PART_BYTES_MAX:
-            self._notes.write_notes(f"{PARTS}:{progress.id}", {part.name: text}, keep_us=PROGRESS_US)
+        if text is None or len(text) > NOTE_BYTES_MAX * NOTES_OF_PART_MAX:
+            return
+        pieces = [text[at : at + NOTE_BYTES_MAX] for at in range(0, len(text), NOTE_BYTES_MAX)]
+        for number, piece in enumerate(pieces, 1):  # a part counts only with the last of them
+            name = f"{part.name}.{number:02}.{len(pieces):02}"
+            self._notes.write_notes(f"{PARTS}:{progress.id}", {name: piece}, keep_us=PROGRESS_US)
 
     def parts(self, progress: Progress) -> dict[str, Part]:
         """Return what slices of an interrupted run brought, by their names."""
-        page, found, below = f"{PARTS}:{progress.id}", {}, None
+        page, below = f"{PARTS}:{progress.id}", None
+        pieces: dict[tuple[str, str], list[bytes]] = defaultdict(list)
         while notes := self._notes.read_notes(page, below=below, limit=50):
-            for note in notes:
-                found[note.name] = read_part(note.value)
+            for note in notes:  # the last one first
+                name, _, number = note.name.split(".")
+                pieces[name, number].append(note.value)
             below = notes[-1].name
-        return found
+        whole = {name: texts for (name, number), texts in pieces.items() if len(texts) == int(number)}
+        return {name: read_part(b"".join(reversed(texts))) for name, texts in whole.items()}
 
     def end(self, progress: Progress) -> None:
         """Forget the progress of a run that is over; its parts expire by themselves."""

@@ -1,23 +1,30 @@
 """Why something did not come: everything was silent, one family was, or it is a single conversation.
 
 Seconds in which events came are marked, for each family and for all together. Between two of them lies a *silence*. One
-that several conversations miss something in is no accident: the bus or the source, if it is one of all families, a rule
-or a filter, if it is one of a single family.
+that more conversations miss something in than single losses explain is no accident: the bus or the source, if it is one
+of all families, a rule or a filter, if it is one of a single family.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from oncebridge.attendance import FAMILIES
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from oncebridge.reconciling.expected import Due
 
 #: How many conversations have to miss something in one silence: fewer may be neighbours by chance.
 CONVERSATIONS_MIN: Final = 3
+#: Where single events are often missing, more of them are neighbours: so many silences by chance are put up with.
+BY_CHANCE: Final = 0.1
 ALL: Final = ""
 _DAY_SECONDS: Final = 86_400
 #: A silence is looked for this far: the longest time that one run may ask about, and more.
@@ -67,6 +74,10 @@ class Activity:
         both = int.from_bytes(seconds, "big") | (0 if own is None else int.from_bytes(own, "big"))
         self.days[family, day] = bytearray(both.to_bytes(_DAY_SECONDS, "big"))
 
+    def seconds(self, family: str) -> int:
+        """Return in how many seconds events of a family came."""
+        return sum(seconds.count(1) for (one, _), seconds in self.days.items() if one == family)
+
     def silence(self, family: str, second: int) -> Silence:
         """Return the silence that a second lies in; one in which something came borders on two, and has none."""
         day, at = divmod(second, _DAY_SECONDS)
@@ -89,57 +100,117 @@ class Activity:
         return None
 
 
+class _Missing(msgspec.Struct):
+    """What is missing in a silence."""
+
+    conversations: int = 0
+    events: int = 0
+    last: int = -1
+
+    def add(self, number: int) -> None:
+        """Count an event of a conversation; those of one come one after the other."""
+        self.conversations += number != self.last
+        self.events += 1
+        self.last = number
+
+
 class Silences:
     """Which silences are no accident: gaps are looked at once to count, and a second time to name causes."""
 
-    def __init__(self, activity: Activity, *, several: bool) -> None:
-        """Take the seconds in which events came, and whether more than one family is expected."""
+    def __init__(self, activity: Activity, conversations: int, *, several: bool) -> None:
+        """Take when events came, of how many conversations, and whether more than one family is expected."""
         self._activity = activity
-        self._by: dict[Silence, set[int]] = defaultdict(set)
+        self._conversations = conversations
+        #: What is missing in a silence, by the silence of all families that it lies in.
+        self._missing_in: dict[Silence, dict[Silence | None, _Missing]] = defaultdict(lambda: defaultdict(_Missing))
         self._families: dict[Silence, set[str]] = defaultdict(set)
+        #: What is missing though something came in the same second.
+        self._alone: Counter[str] = Counter()
         self._several = several
+        #: From how many conversations on a silence is no accident, by family; known once all gaps were counted.
+        self._least: dict[str, int] = {}
         #: The silence of each family that was found last: the next event is often in the same one.
         self._last: dict[str, Silence] = {}
         #: From when to when something was missing in a silence, and in how many conversations.
         self.seen: dict[Silence, list[int]] = {}
 
     def count(self, number: int, missing: Iterable[Due]) -> None:
-        """Count what one conversation misses; `number` tells it from others."""
-        for silence, _, family in self._around(missing):
-            if silence.family == ALL:
-                self._families[silence].add(family)
-            conversations = self._by[silence]
-            if len(conversations) < CONVERSATIONS_MIN:
-                conversations.add(number)
+        """Count what one conversation misses; `number` tells it from others, which are counted before or after it."""
+        for one in missing:
+            of_all = list(self._around(ALL, one.at_ms // 1000))
+            of_family = list(self._around(one.family, one.at_ms // 1000))
+            for silence in of_all:
+                self._families[silence].add(one.family)
+            for silence in (*of_all, *of_family):
+                self._missing_in[silence][of_all[0] if of_all and silence.family != ALL else None].add(number)
+            self._alone[ALL] += not of_all
+            self._alone[one.family] += not of_family
 
-    def cause(self, missing: Iterable[Due]) -> Cause:
-        """Return why a conversation misses something: what explains the most of it."""
-        found = {silence: second for silence, second, _ in self._around(missing) if self._is_no_accident(silence)}
-        all_of_them = {silence: second for silence, second in found.items() if silence.family == ALL}
-        chosen = all_of_them or found
-        for silence, second in chosen.items():
-            first, last, conversations = self.seen.get(silence, (second, second, 0))
-            self.seen[silence] = [min(first, second), max(last, second), conversations + 1]
-        return Cause.EVERYTHING if all_of_them else Cause.TOPIC if found else Cause.SINGLE
+    def cause(self, missing: Sequence[Due], *, never: bool) -> Cause:
+        """Return why a conversation misses something: the widest silence that any of it lies in.
 
-    def _is_no_accident(self, silence: Silence) -> bool:
-        if len(self._by.get(silence, ())) < CONVERSATIONS_MIN:
-            return False
-        # All are silent only if more than one is missed; otherwise the others just had nothing to say.
-        return silence.family != ALL or not self._several or len(self._families[silence]) > 1
-
-    def _around(self, missing: Iterable[Due]) -> Iterator[tuple[Silence, int, str]]:
+        Of one that never came, a silence has to explain at least half.
+        """
+        found: dict[str, dict[Silence, int]] = {}
+        explained: Counter[bool] = Counter()
         for one in missing:
             second = one.at_ms // 1000
             for family in (ALL, one.family):
-                silence = self._silence(family, second)
-                if silence is not None:
-                    yield silence, second, one.family
-                    continue
-                for beside in (second - 1, second + 1):  # at the edge of a silence, or in none
-                    edge = self._silence(family, beside)
-                    if edge is not None:
-                        yield edge, second, one.family
+                silences = [one for one in self._around(family, second) if self._is_no_accident(one)]
+                if silences:
+                    found.setdefault(family, {}).update(dict.fromkeys(silences, second))
+                    explained[family == ALL] += 1
+                    break
+        least = len(missing) / 2 if never else 1
+        if explained[True] >= least:
+            self._note(found[ALL])
+            return Cause.EVERYTHING
+        if explained[False] and explained.total() >= least:
+            for silences_of_one in found.values():
+                self._note(silences_of_one)
+            return Cause.TOPIC
+        return Cause.SINGLE
+
+    def _note(self, silences: dict[Silence, int]) -> None:
+        for silence, second in silences.items():
+            first, last, conversations = self.seen.get(silence, (second, second, 0))
+            self.seen[silence] = [min(first, second), max(last, second), conversations + 1]
+
+    def _is_no_accident(self, silence: Silence) -> bool:
+        by = self._missing_in.get(silence, {}).items()
+        # What the silence of all explains makes none of a family that goes on beside it.
+        own = [some for of_all, some in by if of_all is None or not self._is_no_accident(of_all)]
+        conversations, events = sum(some.conversations for some in own), sum(some.events for some in own)
+        if conversations < CONVERSATIONS_MIN or max(conversations, events / 2) < self._least_of(silence.family):
+            return False  # two events of one conversation say less than those of two
+        # All are silent only if more than one is missed; otherwise the others just had nothing to say.
+        return silence.family != ALL or not self._several or len(self._families[silence]) > 1
+
+    def _least_of(self, family: str) -> int:
+        """Return from how many conversations on losing them one by one would hardly make such a silence anywhere."""
+        least = self._least.get(family)
+        if least is None:
+            by_silence = (by for silence, by in self._missing_in.items() if silence.family == family)
+            numbers = (sum(some.conversations for some in by.values()) for by in by_silence)
+            lost = self._alone[family] + sum(n for n in numbers if n < CONVERSATIONS_MIN)
+            came = self._activity.seconds(family)
+            least = CONVERSATIONS_MIN
+            if lost and came:
+                chances = self._conversations * len(FAMILIES)
+                neighbours = math.log(BY_CHANCE / chances) / math.log(lost / (came + lost))
+                least = max(least, math.ceil(neighbours))
+            self._least[family] = least
+        return least
+
+    def _around(self, family: str, second: int) -> Iterator[Silence]:
+        silence = self._silence(family, second)
+        if silence is not None:
+            yield silence
+            return
+        for beside in (second - 1, second + 1):  # at the edge of a silence, or in none
+            edge = self._silence(family, beside)
+            if edge is not None:
+                yield edge
 
     def _silence(self, family: str, second: int) -> Silence | None:
         """Return the silence that a second lies in; None if something came in it."""

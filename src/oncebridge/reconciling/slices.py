@@ -15,17 +15,22 @@ from oncebridge.reconciling.gaps import Gap, Gaps
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from oncebridge.genesys.api import GenesysAPI
     from oncebridge.genesys.conversations import Conversation
-    from oncebridge.genesys.details import Pages
     from oncebridge.ledgers.protocol import KeepsAttendance
     from oncebridge.reconciling.comparison import Known, Window
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
-#: Genesys' interval is about when conversations began: those that ended in a window may have begun so long before.
+#: Genesys finds conversations by the day on which they began: those that ended in a window may have begun before it.
 LOOK_BACK_MS: Final = DAY_MS
+#: Conversations by these media may last for days, so that those which began so long before are looked for as well.
+LASTING: Final = ("callback", "chat", "email", "message")
+LOOK_FAR_BACK_MS: Final = 15 * DAY_MS
 #: What is older than that, Genesys has begun to correct: it is read by job, a day at a time.
 OLD_MS: Final = 2 * DAY_MS
+#: The longest interval that Genesys takes.
+INTERVAL_MS: Final = 30 * DAY_MS
 #: More gaps than that of one slice are not kept for a run that goes on: the slice is read again.
 GAPS_KEPT: Final = 2000
 #: Conversations that are compared in one call of the ledger.
@@ -38,22 +43,37 @@ class Slice(NamedTuple):
     from_ms: int
     until_ms: int
     as_batch: bool = False
+    #: Only conversations by one of these; empty: all.
+    media: tuple[str, ...] = ()
+    #: Only this one; empty: all.
+    conversation: str = ""
 
     @property
     def name(self) -> str:
         """Its name in the notes."""
         return f"{self.from_ms:015}"
 
-    @property
-    def pages(self) -> Pages:
-        """How it is read."""
-        return by_batch if self.as_batch else by_query
+    def pages(self, api: GenesysAPI) -> Iterator[list[Conversation]]:
+        """Ask Genesys for its conversations; some of them may come twice, and others with them."""
+        if self.as_batch:
+            return by_batch(api, self.from_ms, self.until_ms, media=self.media)
+        return by_query(api, self.from_ms, self.until_ms, conversation=self.conversation)
+
+    def may_have(self, one: Conversation) -> bool:
+        """Return whether a conversation went on in it: Genesys may answer with others, which are in other slices."""
+        return one.started_ms < self.until_ms and (one.ended_ms is None or one.ended_ms >= self.from_ms)
 
 
-def slices_of(window: Window, now_ms: int) -> list[Slice]:
+def slices_of(window: Window, now_ms: int, conversation: str = "") -> list[Slice]:
     """Divide a window, and what lies before it, into days for jobs and hours for queries."""
-    found = []
     at_ms = (window.from_ms - LOOK_BACK_MS) // HOUR_MS * HOUR_MS
+    far_ms = at_ms - LOOK_FAR_BACK_MS
+    if conversation:
+        return [
+            Slice(from_ms, min(from_ms + INTERVAL_MS, window.until_ms), conversation=conversation)
+            for from_ms in range(far_ms, window.until_ms, INTERVAL_MS)
+        ]
+    found = [Slice(far_ms, at_ms, as_batch=True, media=LASTING)]
     while at_ms < window.until_ms:
         day_ms, hour_ms = (min(at_ms + length_ms, window.until_ms) for length_ms in (DAY_MS, HOUR_MS))
         is_old = day_ms <= now_ms - OLD_MS
@@ -89,6 +109,8 @@ class Once:
         """Return those that were not met before."""
         found = []
         for one in conversations:
+            if part is not None and not part.may_have(one):
+                continue
             digest = int.from_bytes(blake2b(one.id.encode(), digest_size=8).digest(), "big") >> 1
             if digest in self._here or digest in self.open:
                 continue
@@ -115,7 +137,7 @@ _decode = msgspec.msgpack.Decoder(Part).decode
 
 def write_part(comparison: Comparison, gaps: Gaps, kept: dict[int, int]) -> bytes | None:
     """Write what a slice brought; None where that is too much."""
-    if gaps.number > GAPS_KEPT or len(kept) > GAPS_KEPT:
+    if gaps.number > GAPS_KEPT:
         return None
     activity = [(family, day, zlib.compress(seconds, 1)) for (family, day), seconds in comparison.activity.days.items()]
     return zlib.compress(_encode(Part(comparison.counts, list(gaps), activity, kept, comparison.last_ended_ms)), 1)

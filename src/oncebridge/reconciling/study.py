@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from oncebridge.genesys.conversations import iso
-from oncebridge.genesys.details import by_query, watermark_ms
+from oncebridge.attendance import conversation_digest
+from oncebridge.genesys.conversations import iso, milliseconds
+from oncebridge.genesys.details import watermark_ms
 from oncebridge.reconciling.changes import Changes, Comparing, in_words
 from oncebridge.reconciling.comparison import Window
 from oncebridge.reconciling.gaps import Gaps
@@ -17,9 +18,7 @@ from oncebridge.reconciling.result import GAPS_SHOWN, Run, shown_silences, with_
 from oncebridge.reconciling.runs import Progress
 from oncebridge.reconciling.silences import Silences
 from oncebridge.reconciling.slices import (
-    LOOK_BACK_MS,
     Once,
-    Slice,
     Total,
     in_batches,
     slices_of,
@@ -27,7 +26,7 @@ from oncebridge.reconciling.slices import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from oncebridge.genesys.api import GenesysAPI
     from oncebridge.genesys.conversations import Conversation
@@ -57,22 +56,31 @@ class Question(NamedTuple):
 class Study:
     """What a run found. Its gaps are read once: causes and changes are known behind the last of them."""
 
-    def __init__(self, total: Total, window: Window, made: str, place: Place) -> None:
-        """Take what all slices brought."""
-        self._total, self._window, self._made, self._place = total, window, made, place
+    def __init__(self, total: Total, window: Window, made: str, place: Place, *, everything: bool) -> None:
+        """Take what all slices brought, and whether they were asked for all conversations."""
+        self._total, self._place = total, place
+        #: What changed since an earlier run; known once all gaps were read.
+        self.changes = Changes()
         families = sorted(place.known.subscribed)
-        self._silences = Silences(total.all.activity, several=len(families) > 1)
-        since, until = iso(window.from_ms), iso(window.until_ms)
-        self._comparing = Comparing(place.runs.latest(), since, until)
+        self._silences = Silences(total.all.activity, total.all.counts.ended, several=len(families) > 1)
         mark = window.watermark_ms if window.watermark_ms is not None else total.all.last_ended_ms
         self._run = Run(
             made=made,
-            since=since,
-            until=until,
+            since=iso(window.from_ms),
+            until=iso(window.until_ms),
             watermark="" if mark is None else iso(mark),
             counts=total.all.counts,
             families=families,
         )
+        runs = place.runs.latest() if everything else []  # a single conversation says little of others
+        self._comparing = Comparing(runs, self._run, self._came_since)
+
+    def _came_since(self, conversations: Sequence[str], made: str) -> set[str]:
+        """Return of which conversations something came since another run, by the ledger's clock."""
+        digests = [conversation_digest(one, self._place.known.secret) for one in conversations]
+        found = zip(conversations, self._place.ledger.attendance(digests), strict=True)
+        second_over_us = ((milliseconds(made) or 0) + 1000) * 1000  # runs are named by whole seconds
+        return {one for one, attendance in found if attendance is not None and attendance.last_us >= second_over_us}
 
     def gaps(self, fill: Callable[[Gap, str], None] = lambda *_: None) -> Iterator[ShownGap]:
         """Yield all gaps with their causes, once `fill` got each."""
@@ -91,13 +99,9 @@ class Study:
             silences=shown_silences(self._silences),
             gaps=shown,
             gaps_left_out=causes.total() - len(shown),
-            changes=in_words(self.changes),
         )
-
-    @property
-    def changes(self) -> Changes:
-        """What changed since an earlier run; known once all gaps were read."""
-        return self._comparing.changes()
+        self.changes = self._comparing.changes()
+        self._run = replace(self._run, changes=in_words(self.changes))
 
     @property
     def run(self) -> Run:
@@ -112,7 +116,7 @@ def study_files(
     total, once = Total(place.ledger, place.known, question.window, gaps), Once()
     for batch in in_batches([one] for one in conversations):
         total.all.add(question.chosen(once.new(batch, None)))
-    return Study(total, question.window, made, place)
+    return Study(total, question.window, made, place, everything=question.conversation is None)
 
 
 def study_genesys(
@@ -128,9 +132,7 @@ def study_genesys(
     window = Window(progress.from_ms, progress.until_ms, progress.watermark_ms)
     total, once = Total(place.ledger, place.known, window, gaps), Once()
     parts = place.runs.parts(progress)
-    slices = slices_of(window, progress.now_ms)
-    if question.conversation is not None:
-        slices = [Slice(window.from_ms - LOOK_BACK_MS, window.until_ms)]
+    slices = slices_of(window, progress.now_ms, question.conversation or "")
     for done, part in enumerate(slices):
         on_slice(done, len(slices), total.all.counts.ended)
         kept = parts.get(part.name)
@@ -140,19 +142,13 @@ def study_genesys(
             continue
         with Gaps() as found:
             comparison = total.part(found)
-            for batch in in_batches(_pages(api, part, question)):
+            for batch in in_batches(part.pages(api)):
                 comparison.add(question.chosen(once.new(batch, part)))
             open_ = once.end_slice(part)
             total.add(comparison, found)
             place.runs.keep_part(progress, part, write_part(comparison, found, open_))
     on_slice(len(slices), len(slices), total.all.counts.ended)
-    return Study(total, window, progress.made, place), progress
-
-
-def _pages(api: GenesysAPI, part: Slice, question: Question) -> Iterator[list[Conversation]]:
-    if question.conversation is not None:
-        return by_query(api, part.from_ms, part.until_ms, conversation=question.conversation)
-    return part.pages(api, part.from_ms, part.until_ms)
+    return Study(total, window, progress.made, place, everything=question.conversation is None), progress
 
 
 def _begun(api: GenesysAPI, question: Question, now_ms: int, place: Place) -> Progress:
