@@ -174,6 +174,10 @@ def _part(name: str, rows: Sequence[dict[str, Any]]) -> Markup:
         tag("p", _circumstances(rows), class_="quiet"),
         to_copy(_short_command(rows[0]), f"what repeats a little of {name} {rows[0]['ledger']}".strip()),
     ]
+    if missing := [ledger for ledger in part.ledgers if ledger not in {row["ledger"] for row in rows}]:
+        said.insert(
+            2, tag("p", f"No result is kept yet on {', '.join(missing)}: there this shows nothing.", class_="bad")
+        )
     if len(rows) > 1:
         commands = [tag("pre", _short_command(row)) for row in rows[1:]]
         said.append(details("The same on the other ledgers", *commands))
@@ -187,9 +191,8 @@ def _part(name: str, rows: Sequence[dict[str, Any]]) -> Markup:
 def _circumstances(rows: Sequence[dict[str, Any]]) -> str:
     """Say how long it took, and on which machine; the command after it takes two minutes there."""
     machines = " / ".join(sorted({row["machine"] for row in rows}))
-    return (
-        f"{sum(row['seconds'] for row in rows) / 60:,.0f} minutes in all on {machines}. About two minutes of it again:"
-    )
+    minutes = f"{sum(row['seconds'] for row in rows) / 60:,.1f}"
+    return f"{minutes} minutes in all on {machines}. About two minutes of it again:"
 
 
 def _cells(row: dict[str, Any]) -> list[Cell]:
@@ -199,7 +202,7 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
     kept = "held" if row["held"] else "broken"
     return [
         Cell(row["ledger"] or "none needed"),
-        Cell(f"{row['tried']:,}", row["tried"]),
+        Cell(_tried(row), row["tried"]),
         Cell(f"{row['lost']:,}", row["lost"], kept),
         Cell(f"{row['doubled']:,}", row["doubled"], kept),
         Cell(bound),
@@ -207,6 +210,12 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
         Cell(str(row["seed"])),
         Cell(f"{row['commit']}, {row['date']}"),
     ]
+
+
+def _tried(row: dict[str, Any]) -> str:
+    """Say how much was tried, and of how much, where that is less than a whole proof has."""
+    whole = PARTS[row["part"]].amount_on(row["ledger"])
+    return f"{row['tried']:,}" if row["tried"] >= whole else f"{row['tried']:,} of {whole:,}"
 
 
 def _short_command(row: dict[str, Any]) -> str:

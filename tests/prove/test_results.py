@@ -4,7 +4,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from prove.evidence import PAGE
+from prove.evidence import PAGE, page
 from prove.guarantees import GUARANTEES
 
 from prove import results
@@ -60,3 +60,20 @@ def test_each_row_that_the_guarantees_name_is_in_the_evidence():
 def test_the_evidence_is_not_too_large_for_the_repository():
     """One file, with the checker in it, that every tool for repositories takes."""
     assert PAGE.stat().st_size < 500_000
+
+
+def shown(**given):
+    """Return the page of one result of kills."""
+    whole = {
+        "part": "kill", "ledger": "redis", "seed": 1, "tried": 10, "unit": "kills", "lost": 0, "doubled": 0, "held": True,
+        "doubled_plain": 0, "seconds": 1.0, "notes": [], "history": [], "commit": "abc", "date": "2026-01-01",
+        "machine": "this", "figures": {},
+    }  # fmt: skip
+    return page([whole | given])
+
+
+def test_the_evidence_says_what_is_missing():
+    """A result of less than the whole amount says of how much, and a ledger without a result is named."""
+    assert "10 of 10,000" in shown()
+    assert "10,000 of" not in shown(tried=10_000)
+    assert "No result is kept yet on sqlite, postgres, dynamodb" in shown()
