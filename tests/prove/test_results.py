@@ -65,9 +65,9 @@ def test_the_evidence_is_not_too_large_for_the_repository():
 def shown(**given):
     """Return the page of one result of kills."""
     whole = {
-        "part": "kill", "ledger": "redis", "seed": 1, "tried": 10, "unit": "kills", "lost": 0, "doubled": 0, "held": True,
-        "doubled_plain": 0, "seconds": 1.0, "notes": [], "history": [], "commit": "abc", "date": "2026-01-01",
-        "machine": "this", "figures": {},
+        "part": "kill", "ledger": "redis", "seed": 1, "tried": 10, "unit": "kills", "lost": 0, "doubled": 0,
+        "held": True, "doubled_plain": 0, "seconds": 1.0, "notes": [], "history": [], "commit": "abc",
+        "date": "2026-01-01", "machine": "this", "figures": {},
     }  # fmt: skip
     return page([whole | given])
 
