@@ -124,6 +124,7 @@ def main() -> int:
             print(f"{part.name:<19} {part.amount:>9,} {part.unit:<12} {part.title}{f' ({where})' if where else ''}")
         return 0
     # As at Ctrl-C: whatever was started and mounted is ended and unmounted, and nothing is kept.
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell runs it in the background
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     held = True

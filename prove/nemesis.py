@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import select
+import signal
 import socket
 import sys
 import time
@@ -22,7 +23,6 @@ from typing import Any, Final, Protocol
 from prove.attack import Attack, Failure, Tally, add_round, run_round
 from prove.checks import Judgement
 from prove.faults import Fault
-from prove.forked import fork
 from prove.round import Round, Told
 from prove.shrink import readable, shrink
 from prove.stream import Stream
@@ -59,8 +59,10 @@ class Nemesis:
 def beside(live: Callable[[socket.socket], None]) -> Iterator[Nemesis]:
     """Run a function in a process of its own, with a socket over which it is asked until that is closed."""
     ours, theirs = socket.socketpair()
-    pid = fork()
+    # It ends with its socket, in order, however the run ends: what it has mounted must be unmounted.
+    pid = os.fork()
     if not pid:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ours.close()
         code = 1
         try:
