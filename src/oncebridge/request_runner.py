@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from oncebridge.engine.result import Result
     from oncebridge.ledgers.notes import Notes
 
-#: Letters that are read at a time, and those that wait for their next try.
-PAGE: Final = 5000
+#: Letters that are read at a time, about a kilobyte each: Redis and DynamoDB look through all of them for each page.
+PAGE: Final = 20_000
+#: Letters that wait for their next try.
 WAITING_MAX: Final = 500
 #: Letters that failed again and are not tried twice: a ledger's clock may differ from that of the request.
 REMEMBERED_MAX: Final = 100_000

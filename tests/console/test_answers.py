@@ -239,6 +239,16 @@ def test_what_a_ledger_does_not_keep_is_not_called_unknown(timed, ledger, says):
     assert says in page
 
 
+def test_nobody_is_heard_of_in_the_future(timed):
+    """The clock of a worker may be ahead of the console's, or it may write while the page is read."""
+    console = timed.console
+    seen = WorkerSeen(name="w-ahead", way_in="serve", version="1", started_ms=0, seen_ms=console.now_ms + 500)
+    console._notes.write_notes(WORKERS, {seen.name: _encode(seen)}, keep_us=10**12)
+    page = timed.person(OPERATOR).page("/")
+    assert "w-ahead" in page
+    assert "in 500 ms" not in page
+
+
 # --- how many, and which -----------------------------------------------------------------------------------
 
 

@@ -3,13 +3,16 @@
 import secrets
 import threading
 from collections import Counter
+from contextlib import closing
 
+import psycopg
 import pytest
 
 from children import Child
 from journal.waiting import until
-from ledgers.on_postgres import new_schema
+from ledgers.on_postgres import new_schema, schema_of
 from oncebridge import Bridge
+from oncebridge.claim import Outcome
 from oncebridge.clock import SystemClock
 from oncebridge.errors import LedgerUnavailable, PermanentError
 from oncebridge.journal import writer
@@ -97,6 +100,26 @@ def test_a_worker_is_known_from_its_beginning(url, journal_at):
         (worker,) = until(reader.workers, "the worker to be described")
         assert ([one.name for one in worker.handlers], worker.holds) == (["crm"], "14 days in the queue")
         assert reader.runs(worker)
+
+
+def test_notes_that_are_locked_at_the_server_delay_no_delivery(postgres, journal_at, monkeypatch):
+    """While nobody can read or write notes each delivery ends as ever; once one can, the journal goes on."""
+    monkeypatch.setattr(writer, "EVERY_SECONDS", 0.05)
+    with new_schema(postgres) as url, Bridge(url) as bridge:
+        bridge.register("*", lambda _: None, name="crm")
+        bridge.start_journal("consume")
+        bridge.process(delivery("before"))
+        reader = journal_at(url)
+        until(lambda: books_in(reader).get("processed"), "the journal to be written")
+        with closing(psycopg.connect(postgres.url)) as other:
+            for table in ("count", "note"):
+                other.execute(f"LOCK TABLE {schema_of(url)}.{table} IN ACCESS EXCLUSIVE MODE")
+            # Whatever waited for notes would wait for the lock, which is held until all of these have ended.
+            results = [bridge.process(delivery(f"meanwhile-{at}")) for at in range(200)]
+        assert {result.outcome for result in results} == {Outcome.DONE}
+        bridge.process(delivery("after"))
+        until(lambda: books_in(reader)["processed"] > 1, "the journal to go on")
+        assert bridge.books.as_dict()["processed"] == 202
 
 
 def test_many_workers_hide_nobody(url, journal_at):

@@ -262,7 +262,7 @@ def _worker_cells(worker: WorkerSeen, seen: Overview, viewer: Viewer) -> list[Ce
         Cell(text(worker.way_in)),
         Cell(state),
         Cell(time_of(worker.started_ms, viewer.now_ms)),
-        Cell(ago(worker.seen_ms, viewer.now_ms)),
+        Cell(ago(min(worker.seen_ms, viewer.now_ms), viewer.now_ms)),  # clocks differ
         _number(worker.waiting),
         Cell("; ".join(trouble) if runs else ""),
     ]
