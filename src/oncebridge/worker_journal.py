@@ -59,8 +59,17 @@ class WorkerJournal:
         keep_us = int(settings.retention_days * DAY_US)
         self._clock, self._paused = clock, paused
         self.tally = Tally(Topics(topics), clock)
+        #: A function, which runs when something comes, notices that one topic does not while others do.
+        self._silence = SilenceWatch(clock, warn)
         worker = Worker(
-            way_in, holds, handlers=handlers, gauges=gauges, clock=clock, paused=paused, takes_requests=takes
+            way_in,
+            holds,
+            handlers=handlers,
+            gauges=gauges,
+            clock=clock,
+            paused=paused,
+            silent=lambda: self._silence.silent,
+            takes_requests=takes,
         )
         self._runner = RequestRunner(
             dead_letters,
@@ -74,8 +83,6 @@ class WorkerJournal:
             end_seconds=settings.handler_timeout_seconds,
         )
         self._takes_requests = takes
-        #: A function, which runs when something comes, notices that one topic does not while others do.
-        self._silence = SilenceWatch(clock, warn)
         self._writer = JournalWriter(
             self.tally,
             open_notes=partial(_opened_notes, ledger, settings.secret),

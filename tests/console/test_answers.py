@@ -239,6 +239,18 @@ def test_what_a_ledger_does_not_keep_is_not_called_unknown(timed, ledger, says):
     assert says in page
 
 
+def test_a_topic_that_was_silent_for_the_whole_hour_is_still_said_to_be(timed):
+    """What a running worker knows to be usual at this hour is missed on the first page, also when no minute has it."""
+    console = timed.console
+    common = {"way_in": "serve", "version": "1", "started_ms": 0, "seen_ms": console.now_ms}
+    for name, topic, ended in (("w-1", "v2.users.{id}.presence", False), ("w-2", "v2.of.one.that.ended", True)):
+        seen = WorkerSeen(name=name, silent=(topic,), ended=ended, **common)
+        console._notes.write_notes(WORKERS, {name: _encode(seen)}, keep_us=10**12)
+    page = timed.person(OPERATOR).page("/").replace("<wbr>", "")
+    assert "v2.users.{id}.presence</code> usually comes at this hour, and does not." in page
+    assert "v2.of.one.that.ended" not in page
+
+
 def test_nobody_is_heard_of_in_the_future(timed):
     """The clock of a worker may be ahead of the console's, or it may write while the page is read."""
     console = timed.console

@@ -6,7 +6,10 @@ import pytest
 
 from journal.waiting import until
 from oncebridge import Bridge
+from oncebridge.cli.top import lines
 from oncebridge.errors import LedgerUnavailable
+from oncebridge.journal.overview import overview
+from oncebridge.journal.reader import JournalReader
 from oncebridge.journal.records import Count, hour_page, minute_page
 from oncebridge.journal.silence import FLOOR_US, SilenceWatch, allowed_us, usual_hourly
 from oncebridge.ledgers.memory import MemoryLedger
@@ -194,6 +197,9 @@ def test_a_function_notices_that_one_topic_is_silent_while_others_come(place, ca
             until(lambda: bridge._journal._silence._looked_us == place.clock.now_us(), "the look")
         written.append(capsys.readouterr().out)
         place.clock.advance(60)
+    seen = overview(JournalReader(place.notes, place.clock), place.clock.now_us() // 1000)
+    assert seen.overdue == [BUSY]
+    assert any(BUSY in line for line in lines(seen) if line.startswith("Silent"))
     bridge.close()
     documents = [[one for one in map(json.loads, text.splitlines()) if "SilentTopics" in one] for text in written]
     assert [len(found) for found in documents] == [0] * 16 + [1] * 4

@@ -92,9 +92,9 @@ def lines(seen: Overview) -> list[str]:
     for title, table in (("Topics", _topics(seen)), ("Handlers", _handlers(seen)), ("Workers", _workers(seen))):
         if table:
             written += ["", title, *table]
-    if seen.silent:
-        quiet = ", ".join(f"{row.topic} ({row.quiet_minutes} min)" for row in seen.silent)
-        written += ["", f"Silent, though they usually come: {quiet}"]
+    quiet = [*(f"{row.topic} ({row.quiet_minutes} min)" for row in seen.silent), *seen.overdue]
+    if quiet:
+        written += ["", f"Silent, though they usually come: {', '.join(quiet)}"]
     return written
 
 

@@ -65,6 +65,7 @@ class Overview(msgspec.Struct, frozen=True):
     #: By column of the books: a number for each minute.
     columns: dict[str, list[int]]
     topics: list[TopicRow]
+    #: Topics that came in the hour, and then no more.
     silent: list[TopicRow]
     handlers: list[HandlerRow]
     workers: list[WorkerSeen]
@@ -74,6 +75,8 @@ class Overview(msgspec.Struct, frozen=True):
     oldest_waiting_ms: int | None
     #: By the name of the handler.
     pauses: dict[str, Pause] = {}
+    #: Other topics that usually come at this hour and do not, as running workers have noticed.
+    overdue: list[str] = []
 
     @property
     def totals(self) -> dict[str, int]:
@@ -91,19 +94,22 @@ def overview(reader: JournalReader, now_ms: int) -> Overview:
     minutes, workers = reader.minutes(MINUTES), reader.workers()
     running = [worker for worker in workers if reader.runs(worker)]
     topics = _topics(minutes)
+    silent = [row for row in topics if _is_silent(row, minutes)]
+    noticed = {name for worker in running for name in worker.silent}
     oldest = [one.oldest_waiting_ms for one in running if one.oldest_waiting_ms is not None]
     return Overview(
         at_ms=now_ms,
         start_ms=minutes[0].start_ms,
         columns=_columns(minutes),
         topics=topics,
-        silent=[row for row in topics if _is_silent(row, minutes)],
+        silent=silent,
         handlers=_handlers(minutes, workers, running),
         workers=workers,
         running=[worker.name for worker in running],
         waiting=sum(worker.waiting for worker in running),
         oldest_waiting_ms=min(oldest, default=None),
         pauses=reader.pauses(),
+        overdue=sorted(noticed - {row.topic for row in silent}),
     )
 
 

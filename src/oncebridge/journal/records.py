@@ -120,4 +120,6 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     takes_requests: bool = False
     #: Handlers of any worker that it knows to be paused.
     paused: tuple[str, ...] = ()
+    #: Topics that usually come at this hour and do not, as it has noticed.
+    silent: tuple[str, ...] = ()
     ended: bool = False

@@ -34,11 +34,12 @@ class Worker:
         gauges: Callable[[], dict[str, int]],
         clock: Clock,
         paused: Paused,
+        silent: Callable[[], Iterable[str]] = tuple,
         takes_requests: bool = False,
     ) -> None:
         """Take where its deliveries come from, its handlers, and its state."""
         self._way_in, self._holds = way_in, holds
-        self._paused, self._takes_requests = paused, takes_requests
+        self._paused, self._silent, self._takes_requests = paused, silent, takes_requests
         self._handlers, self._gauges = handlers, gauges
         self._clock = clock
         self._begin()
@@ -74,6 +75,7 @@ class Worker:
             holds=self._holds,
             takes_requests=self._takes_requests,
             paused=tuple(sorted(self._paused.reasons)),
+            silent=tuple(sorted(self._silent())),
         )
 
 

@@ -108,6 +108,9 @@ def _alerts(seen: Overview, letters: LetterGroups | None) -> Markup:
         joined((topic(text(row.topic)), f" has been silent for {span(row.quiet_minutes * MINUTE_MS)}."))
         for row in seen.silent
     ]
+    found += [
+        joined((topic(text(name)), " usually comes at this hour, and does not.")) for name in seen.overdue[:TOPICS_MAX]
+    ]
     gone = [worker for worker in seen.workers if worker.name not in seen.running and not worker.ended]
     if gone:
         said = ", ".join(f"{worker.name} ({ago(worker.seen_ms, seen.at_ms)})" for worker in gone[:5])
