@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import signal
 import sqlite3
 import sys
 from pathlib import Path
@@ -60,6 +61,9 @@ def left_out() -> dict[str, str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test anything but the installed wheel by accident, and to leave out anything in CI."""
+    # A shell has what it runs in the background ignore Ctrl-C, which the commands under test would inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     problem = wrong_package(package_folder())
     # No package registry has Terraform's AWS provider: a CI without it has to say so itself.
     waived = {"terraform"} if os.environ.get(terraform.VARIABLE) == "no" else set()
