@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from console.visiting import FORM, KEYS, OPERATOR, READER, Place, delivery, moved, place_on
 from oncebridge.console import reading
+from oncebridge.console.app import ConsoleRoutes
 from oncebridge.console.layout import PAGES
 from oncebridge.console.pages.letters import LettersChosen
 from oncebridge.diagnosis.examination import Examined
@@ -425,6 +426,34 @@ def test_pages_are_read_a_few_at_a_time(timed, monkeypatch):
     started = [timed._client.start("GET", "/console/", **cookie) for _ in range(40)]
     assert {one.result().status for one in started} == {200}
     assert most[0] <= 4
+
+
+def test_pages_that_wait_behind_one_that_waits_in_vain_are_answered_with_it(timed, monkeypatch):
+    """While a ledger hangs, a page costs one wait for it, and not one for every four tabs that were there before."""
+    operator = timed.person(OPERATOR)
+    came, asked, hangs = [], [], threading.Event()
+    in_its_turn = ConsoleRoutes._in_its_turn
+
+    async def come(*given):
+        came.append(1)
+        return await in_its_turn(*given)
+
+    def hang(_):
+        asked.append(1)
+        hangs.wait(20)
+        raise LedgerUnavailable("db7.internal does not answer in time")
+
+    cookie = {"Cookie": f"oncebridge-session={operator.cookie}", "Host": "127.0.0.1"}
+    with monkeypatch.context() as patched:
+        patched.setattr(ConsoleRoutes, "_in_its_turn", come)
+        patched.setattr(reading.Console, "overview", hang)
+        started = [timed._client.start("GET", "/console/", **cookie) for _ in range(40)]
+        wait_until(lambda: len(came) == 40 and len(asked) == 4, "that all wait")
+        hangs.set()
+        answers = [one.result() for one in started]
+    assert {(one.status, b"out of reach" in one.body) for one in answers} == {(503, True)}
+    assert len(asked) == 4
+    assert operator.get("/").status == 200
 
 
 # --- texts from outside ----------------------------------------------------------------------------------

@@ -50,6 +50,18 @@ def test_letters_from_before_are_listed_by_migrate(url, monkeypatch):
         assert (found.total, found.complete) == (11, True)
 
 
+def test_very_many_letters_are_not_all_counted(url, monkeypatch):
+    """So many are counted and no more, and that there may be others is told."""
+    monkeypatch.setattr("oncebridge.ledgers.postgres.pages.COUNTED_MAX", 4)
+    with opened(url) as ledger:
+        counted = []
+        for number in range(5):
+            die(ledger, number)
+            found = ledger.letter_groups()
+            counted.append((found.total, sum(group.number for group in found.groups), found.complete))
+    assert counted == [(1, 1, True), (2, 2, True), (3, 3, True), (4, 4, False), (4, 4, False)]
+
+
 def test_groups_say_that_not_all_letters_are_listed(url):
     """Until a migration has listed every letter, groups are not complete."""
     run(url, f"DELETE FROM {schema_of(url)}.meta WHERE name = 'letters listed'")

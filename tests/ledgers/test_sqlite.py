@@ -45,6 +45,19 @@ class TestSQLiteLedger(WritesEffects, LedgerContract):
             return [name for (name,) in db.execute("SELECT name FROM effect ORDER BY rowid")]
 
 
+def test_very_many_letters_are_not_all_counted(tmp_path, monkeypatch):
+    """So many are counted and no more, the newest, and that there are others is told."""
+    monkeypatch.setattr("oncebridge.ledgers.sqlite.pages.COUNTED_MAX", 4)
+    with opened(tmp_path / "once.db") as ledger:
+        counted = []
+        for number in range(5):
+            letter = Letter(raw=b"{}", reason="old" if number == 0 else "new")
+            assert ledger.settle([Settlement(take(ledger, number), Outcome.DEAD, letter=letter)]) == [True]
+            found = ledger.letter_groups()
+            counted.append(({group.reason: group.number for group in found.groups}, found.total, found.complete))
+    assert counted[2:] == [({"new": 2, "old": 1}, 3, True), ({"new": 3, "old": 1}, 4, False), ({"new": 4}, 4, False)]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_it_says_what_memory_says(tmp_path, seed):
     """Whatever is asked, settled, extended and repeated, in any order, it decides as memory does, in batches too."""

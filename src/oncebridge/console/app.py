@@ -73,6 +73,15 @@ class Refused(Exception):
         self.status, self.said = status, said
 
 
+class OutOfReach(Refused):
+    """A page cannot be answered, since its ledger does not answer."""
+
+    def __init__(self) -> None:
+        """Name no server: only the log may."""
+        said = "The ledger is out of reach; nothing is known meanwhile. The log of this process says more."
+        super().__init__(HTTPStatus.SERVICE_UNAVAILABLE, said)
+
+
 class ConsoleRoutes:
     """Answers the requests of the console."""
 
@@ -96,6 +105,8 @@ class ConsoleRoutes:
         self._access = Access(console.settings.console, console.secret, console.clock)
         self._limit = LoginLimit(console.clock)
         self._places = asyncio.Semaphore(AT_ONCE)
+        #: How many pages have found the ledger out of reach.
+        self._in_vain = 0
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes, all under one prefix."""
@@ -169,8 +180,7 @@ class ConsoleRoutes:
                     self._check_form(request, session, form)
                 if acts:
                     _check_role(session)
-                async with self._places:
-                    response = await asyncio.to_thread(self._answered, answer, request, session, form)
+                response = await self._in_its_turn(answer, request, session, form)
             except Refused as refused:
                 return trouble(refused.status, refused.said)
             # Also where there is an old one: of another console on this machine, or of a session that has ended.
@@ -180,6 +190,18 @@ class ConsoleRoutes:
 
         return endpoint
 
+    async def _in_its_turn(self, answer: Answer, request: Request, session: Session, form: Form) -> Response:
+        """Answer when it has a place; where a page before it has just waited for the ledger in vain, at once."""
+        in_vain = self._in_vain
+        async with self._places:
+            if self._in_vain != in_vain:
+                raise OutOfReach
+            try:
+                return await asyncio.to_thread(self._answered, answer, request, session, form)
+            except OutOfReach:
+                self._in_vain += 1
+                raise
+
     def _answered(self, answer: Answer, request: Request, session: Session, form: Form) -> Response:
         try:
             if self._access.needs_key and self._console.ended_sessions.has(session):
@@ -188,10 +210,8 @@ class ConsoleRoutes:
         except NothingFound as error:
             raise Refused(HTTPStatus.NOT_FOUND, f"{error}.") from None
         except LedgerUnavailable as error:
-            # The message names the server, which only the log may.
             self._telemetry.warn(f"console: pages are not answered: {error}")
-            said = "The ledger is out of reach; nothing is known meanwhile. The log of this process says more."
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, said) from None
+            raise OutOfReach from None
         except ConfigurationError as error:
             raise Refused(HTTPStatus.BAD_REQUEST, f"{error}") from None
         except OncebridgeError as error:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LOOKED_AT_MAX: Final = 2000
 #: How many groups of letters, and how many entries about a subject, one read returns.
 GROUPS_MAX: Final = 200
+#: How many letters are counted one by one, in ledgers that keep no count of each group: half a second's work on SQLite.
+COUNTED_MAX: Final = 250_000
 ABOUT_MAX: Final = 200
 _PAGE_MAX: Final = 1000
 _POSITION: Final = re.compile(r"(\d{1,18})\.((?:[0-9a-f]{2}){0,64})\.([\w-]*)", re.ASCII)

@@ -11,6 +11,7 @@ from oncebridge.claim import Status, read_newest
 from oncebridge.errors import LedgerRefused
 from oncebridge.ledgers.pages import (
     ABOUT_MAX,
+    COUNTED_MAX,
     GROUPS_MAX,
     LOOKED_AT_MAX,
     Position,
@@ -42,7 +43,8 @@ _HEADS: Final = """
     WHERE (died_us, key, handler) < (%s, %s, %s) AND died_us >= %s
     ORDER BY died_us DESC, key DESC, handler DESC LIMIT %s"""
 _GROUPS: Final = """
-    SELECT handler, reason, topic, count(*), sum(count(*)) OVER ()::bigint FROM {schema}.letter_head
+    SELECT handler, reason, topic, count(*), sum(count(*)) OVER ()::bigint
+    FROM (SELECT handler, reason, topic FROM {schema}.letter_head LIMIT %s) AS head
     GROUP BY handler, reason, topic ORDER BY count(*) DESC, handler, reason, topic LIMIT %s"""
 _LISTED: Final = "SELECT EXISTS (SELECT FROM {schema}.meta WHERE name = %s)"
 #: A letter that another session holds is written or erased there, and listed by that. One that is listed here cannot be
@@ -126,11 +128,11 @@ class PostgresPages:
         return [entry for entry in each if entry is not None]
 
     def letter_groups(self) -> LetterGroups:
-        """Count in the narrow table."""
-        found = self._ask(_GROUPS, [GROUPS_MAX])
-        ((complete,),) = self._ask(_LISTED, [ALL_LISTED])
-        groups = [LetterGroup(*row[:4]) for row in found]
-        return LetterGroups(groups, found[0][4] if found else 0, complete)
+        """Count in the narrow table, of very many letters some."""
+        found = self._ask(_GROUPS, [COUNTED_MAX, GROUPS_MAX])
+        ((all_listed,),) = self._ask(_LISTED, [ALL_LISTED])
+        groups, total = [LetterGroup(*row[:4]) for row in found], found[0][4] if found else 0
+        return LetterGroups(groups, total, complete=all_listed and total < COUNTED_MAX)
 
     def about(self, subject: bytes, seconds: float) -> Found:
         """Read what the indexes have; the server ends a search that takes too long, and then any few are read."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oncebridge.claim import read_newest
 from oncebridge.ledgers.pages import (
     ABOUT_MAX,
+    COUNTED_MAX,
     GROUPS_MAX,
     LOOKED_AT_MAX,
     found_of,
@@ -43,7 +44,9 @@ _PAGE: Final = ENTRIES.format(
 )
 _GROUPS: Final = """
     SELECT event.handler, letter.reason, event.topic, count(*) AS number
-    FROM oncebridge_event AS event JOIN oncebridge_letter AS letter USING (key, handler) WHERE event.letter = 1
+    FROM (
+        SELECT key, handler, topic FROM oncebridge_event WHERE letter = 1 ORDER BY changed_us DESC LIMIT ?
+    ) AS event JOIN oncebridge_letter AS letter USING (key, handler)
     GROUP BY event.handler, letter.reason, event.topic
     ORDER BY number DESC, event.handler, letter.reason, event.topic"""
 #: In the order of their rows, the last one written first: no index has conversations and users.
@@ -71,10 +74,11 @@ def letter_page(db: sqlite3.Connection, query: Query, after: str | None, limit: 
 
 
 def letter_groups(db: sqlite3.Connection) -> LetterGroups:
-    """Count all letters."""
-    rows = db.execute(_GROUPS).fetchall()
+    """Count the letters, of very many the newest."""
+    rows = db.execute(_GROUPS, [COUNTED_MAX]).fetchall()
     groups = [LetterGroup(handler, reason, topic, number) for handler, reason, topic, number in rows[:GROUPS_MAX]]
-    return LetterGroups(groups, sum(row[3] for row in rows), complete=True)
+    total = sum(row[3] for row in rows)
+    return LetterGroups(groups, total, complete=total < COUNTED_MAX)
 
 
 def about(db: sqlite3.Connection, clock: Clock, subject: bytes, seconds: float) -> Found:
