@@ -1,13 +1,15 @@
 """Makes text from outside safe to show: nothing in it controls a terminal, and nothing looks different than it is.
 
 Terminals obey control characters: they set titles, write to the clipboard, clear the screen. Direction marks and
-separators make a line read differently than it is. All of these are written as escapes.
+separators make a line read differently than it is, blank letters a name like another one, and heaps of marks on one
+letter cover the lines around it and are wider than any page. All of these are written as escapes.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
+from unicodedata import category
 
 import msgspec
 
@@ -18,14 +20,22 @@ _UNSEEN: Final = re.compile(
     "\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
 )
 
+#: Letters and marks without ink, which count as printable.
+_BLANK: Final = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+#: More marks than any script puts on one letter.
+MARKS_MAX: Final = 8
+
 
 def visible(text: str) -> str:
     """Write a text on one line, with every character that is not visible as an escape."""
-    if text.isprintable():
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    shown, marks = [], 0
+    for character in text:
+        marks = marks + 1 if category(character).startswith("M") else 0
+        is_shown = character.isprintable() and character not in _BLANK and marks <= MARKS_MAX
+        shown.append(character if is_shown else character.encode("unicode_escape").decode())
+    return "".join(shown)
 
 
 def visible_lines(text: str) -> str:

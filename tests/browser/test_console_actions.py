@@ -317,6 +317,7 @@ TEXTS = (
     "W" * 30_000,
     "abc\u202egnp.exe\u2066\u200f",
     "a\u0301" * 300,
+    "Z" + "\u0351\u036b\u0300" * 200,
 )
 HOSTILE_PAGES = ("/", "/deliveries", "/dead", "/requests", "/handlers", "/log")
 #: What none of our pages holds in its content, but the texts would make.

@@ -27,6 +27,7 @@ from oncebridge.ledgers.pages import GROUPS_MAX
 from oncebridge.reconciling.comparison import Counts
 from oncebridge.reconciling.result import Run, ShownGap, ShownSilence
 from oncebridge.reconciling.silences import Cause
+from oncebridge.visible import visible
 from payloads import CANARIES, personal, queue_conversation, raw
 from servers.process import wait_until
 
@@ -385,6 +386,26 @@ def test_an_event_of_two_handlers_happened_once(place):
     assert page.count("<b>claimed</b>") == 2
 
 
+def test_moments_of_one_second_are_told_apart(place):
+    """The time line has milliseconds: an event is claimed and done within a few of them."""
+    with place.worker("crm") as worker:
+        key = worker.process(delivery("quick")).key
+    times = re.findall(r"<time>([^<]+)</time>", place.person(OPERATOR).page(f"/event/{key}"))
+    assert times == sorted(times)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", time) for time in times)
+    assert times
+
+
+@pytest.mark.parametrize(("handler", "about"), [("crm", "handler crm"), ("", "the handler without a name")])
+def test_the_log_has_the_words_of_the_commands(timed, handler, about):
+    """Who paused what is one search, whether a page or a command did it."""
+    operator = timed.person(OPERATOR)
+    for path in ("pause", "pause", "resume"):
+        assert operator.submit(f"/handlers/{path}", {"handler": handler}).status == 303
+    logged = {(one.what, one.about, one.said) for one in timed.console.actions.read()[0] if one.what != "login"}
+    assert logged == {("resume", about, "resumed"), ("pause", about, "was paused before"), ("pause", about, "paused")}
+
+
 def test_a_second_page_of_letters_has_no_groups(place):
     """It goes on with the list, and says nothing of what the ledger could not do."""
     place.letters(60)
@@ -469,6 +490,8 @@ HOSTILE = {
     "url": "javascript:window.pwned=1",
     "terminal": "\x1b]0;pwned\x07\x1b[2J\x9b31m",
     "direction": "abc\u202egnp.exe\u2066\u200f",
+    "marks": "Z" + "\u0351\u036b\u0300" * 200,
+    "blank letters": "crm\u3164\u115f\u2800",
     "separators": "a\u2028b\u2029c\r\nd\te",
     "null": "a\x00b",
     "surrogate": "a\ud800b\udfff",
@@ -530,6 +553,7 @@ def judge(page, what):
     shown = "".join(strict.texts)
     unseen = {letter for letter in shown if not letter.isprintable() and letter not in "\n\xa0"}
     assert not unseen, (what, unseen)
+    assert visible(shown) == shown.replace("\n", "\\n").replace("\xa0", "\\xa0"), what
 
 
 class Spoiled:

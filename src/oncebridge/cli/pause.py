@@ -13,7 +13,7 @@ from oncebridge.cli.top import journal_of
 from oncebridge.cli.wiring import JSONOption, LedgerOption, SettingsOption, existing_bridge
 from oncebridge.errors import ConfigurationError, OncebridgeError
 from oncebridge.handlers import uncalled
-from oncebridge.journal.pauses import Pauses
+from oncebridge.journal.pauses import Pauses, called
 from oncebridge.ledgers.notes import KeepsNotes
 from oncebridge.quantities import counted
 
@@ -47,7 +47,7 @@ def pause(
         was = name in pauses.read()
         made = pauses.pause(name, person())
         reason = made.reason(bridge.clock.now_us() // 1000)
-        log_action(bridge, "pause", _called(name), "was paused before" if was else "paused")
+        log_action(bridge, "pause", called(name), "was paused before" if was else "paused")
     holds = sorted({worker.holds for worker in having if worker.holds})
     if json:
         told: dict[str, Any] = {"handler": name, "since_ms": made.since_ms, "who": made.who, "was_paused": was}
@@ -82,16 +82,16 @@ def resume(
         resumed = pauses.resume(name, person())
         having = _having(reader, name)
         if resumed:
-            log_action(bridge, "resume", _called(name), "resumed")
+            log_action(bridge, "resume", called(name), "resumed")
     if json:
         write_json({"handler": name, "resumed": resumed, "workers": [worker.name for worker in having]})
     elif resumed:
-        write_text(f"{_called(name)} is resumed")
+        write_text(f"{called(name)} is resumed")
         workers = counted(len(having), "worker goes", "workers go")
         say(f"{workers} on within about 5 s, with events as their sources deliver them again")
     else:
-        others = ", ".join(_called(one) for one in paused if one != name)
-        write_text(f"{_called(name)} was not paused" + (f"; paused: {others}" if others else ""))
+        others = ", ".join(called(one) for one in paused if one != name)
+        write_text(f"{called(name)} was not paused" + (f"; paused: {others}" if others else ""))
 
 
 def heed_pauses(bridge: Bridge) -> None:
@@ -124,10 +124,6 @@ def _refuse_unknown(reader: JournalReader, name: str) -> None:
         f"no worker has been seen lately that has a handler {_quoted(name)}; known: {names}. Give --force to pause it "
         "for workers that start later, for those without a journal's word, and for claims over HTTP"
     )
-
-
-def _called(name: str) -> str:
-    return f"handler {name}" if name else "the handler without a name"
 
 
 def _quoted(name: str) -> str:

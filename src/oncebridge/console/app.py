@@ -29,6 +29,7 @@ from oncebridge.console.pages.letters import (
 from oncebridge.console.pages.now import now_page
 from oncebridge.console.pages.upkeep import RUNS_SHOWN, doctor_page, log_page, missing_page
 from oncebridge.errors import ConfigurationError, LedgerUnavailable, MissingExtra, NothingFound, OncebridgeError
+from oncebridge.journal.pauses import called
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -424,15 +425,16 @@ class ConsoleRoutes:
 
     def _pause(self, _: Request, viewer: Viewer, form: Form) -> Response:
         name = _one(form, "handler")
+        was = name in self._console.pauses.read()
         self._console.pauses.pause(name, viewer.session.who)
-        self._console.log(viewer.session.who, "pause", name or "the handler without a name", "paused")
+        self._console.log(viewer.session.who, "pause", called(name), "was paused before" if was else "paused")
         return redirect(f"{PREFIX}/handlers")
 
     def _resume(self, _: Request, viewer: Viewer, form: Form) -> Response:
         name = _one(form, "handler")
         was = self._console.pauses.resume(name, viewer.session.who)
         said = "resumed" if was else "was not paused"
-        self._console.log(viewer.session.who, "resume", name or "the handler without a name", said)
+        self._console.log(viewer.session.who, "resume", called(name), said)
         return redirect(f"{PREFIX}/handlers")
 
 

@@ -263,6 +263,11 @@ def day_time(ms: int) -> str:
     return _moment(ms, "%Y-%m-%d %H:%M:%S")
 
 
+def exact_time(ms: int) -> str:
+    """Write a day and a time in UTC, with its milliseconds: much happens to an event within a second."""
+    return f"{_moment(ms, '%Y-%m-%d %H:%M:%S.%f')}"[: len("2026-01-01 00:00:00.000")]
+
+
 def _moment(ms: int, form: str) -> str:
     try:
         return f"{datetime.fromtimestamp(ms / 1000, UTC):{form}}"

@@ -36,8 +36,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
     def reason(self, now_ms: int) -> str:
         """Say why an event of the handler is not tried."""
-        called = f"handler {plain(self.handler, WHO_MAX)}" if self.handler else "the handler without a name"
-        return f"{called} is paused since {_written(self.since_ms, now_ms)} by {self.who}"
+        return f"{called(plain(self.handler, WHO_MAX))} is paused since {_written(self.since_ms, now_ms)} by {self.who}"
 
 
 _decode: Final = msgspec.msgpack.Decoder(Pause).decode
@@ -76,6 +75,11 @@ class Pauses:
             if note.name == _name(handler):
                 return self._notes.swap_note(PAUSES, note.name, note.value, None, keep_us=KEPT_US)
         return False
+
+
+def called(handler: str) -> str:
+    """Name a handler within a sentence, and in the log."""
+    return f"handler {handler}" if handler else "the handler without a name"
 
 
 def _written(at_ms: int, now_ms: int) -> str:

@@ -127,9 +127,9 @@ def pause_page(row: HandlerRow | None, name: str, viewer: Viewer) -> Page:
             tag("p", f"Pause {name_of(name)}?", class_="lead"),
             tag(
                 "p",
-                "Its events are not tried, nor acknowledged, nor do they lose an attempt: they wait at their source "
-                "until it is resumed. Copies of events that are done are acknowledged as ever. Workers look every few "
-                "seconds.",
+                "Its events are not tried, nor acknowledged: they wait at their source until it is resumed, and lose "
+                "no attempt unless the source counts its own. Copies of events that are done are acknowledged as "
+                "ever. Workers look every few seconds.",
             ),
             tag("p", "So long they can wait:"),
             tag("ul", waits),

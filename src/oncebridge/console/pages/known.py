@@ -14,6 +14,7 @@ from oncebridge.console.layout import (
     badge,
     day_time,
     empty,
+    exact_time,
     facts,
     key_link,
     lag,
@@ -182,7 +183,7 @@ def _time_line(known: Known) -> Markup:
     if not moments:
         return Markup()
     items = [
-        tag("li", tag("span", tag("time", day_time(one.at_ms)), class_="when"), tag("span", one.what, " ", one.about))
+        tag("li", tag("span", tag("time", exact_time(one.at_ms)), class_="when"), tag("span", one.what, " ", one.about))
         for one in moments[-EVENTS_MAX * 2 :]
     ]
     number = counted(len(items), "moment")
