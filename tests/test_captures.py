@@ -356,6 +356,25 @@ def test_a_directory_is_read_whole_in_the_order_of_names(tmp_path):
     assert not tally.troubles
 
 
+@pytest.mark.parametrize("shape", ["line", "hole", "database"])
+def test_zeros_in_a_directory(tmp_path, shape):
+    """Zeros that damaged a line of a capture cost that line; a file that is full of them is no capture."""
+    events = made(3)
+    first, second, third = (raw(event) for event in events)
+    texts = {
+        "line": b"\n".join((first, second[:50] + b"\x00" + second[50:], third)),
+        "hole": b"\x00" * 4096 + first,
+        "database": b"SQLite format 3\x00" + b"\x00\x01" * 1000 + first,
+    }
+    (tmp_path / "file").write_bytes(texts[shape])
+    tally = Tally()
+    found = [one.raw for one in read_captures([str(tmp_path)], tally)]
+    if shape == "line":
+        assert (found[0], found[2], len(found), tally.unreadable_total) == (first, third, 3, 1)
+    else:
+        assert (found, tally.skipped) == ([], {"a file that is not text": 1})
+
+
 def test_a_missing_file_stops_no_other(tmp_path):
     """Everything else is read, and then the missing one is an error."""
     (tmp_path / "b").write_bytes(raw(EVENTS[0]))

@@ -411,6 +411,22 @@ def tailed(lines):
     return "".join(f"{clock(moment_ms)} {stream} {line}" for moment_ms, stream, line in lines).encode()
 
 
+def exported(lines):
+    """Write the lines of one stream as an export to S3 does."""
+    return gzip.compress("".join(f"{payloads.iso(moment_ms)} {line}" for moment_ms, _, line in lines).encode())
+
+
+def subscribed(lines, number):
+    """Write the lines of one stream as a subscription filter sends them."""
+    entries = [
+        {"id": _event_id(moment_ms, number, line), "timestamp": moment_ms, "message": line}
+        for moment_ms, _, line in lines
+    ]
+    head = {"messageType": "DATA_MESSAGE", "owner": "210987654321", "logGroup": "/aws/lambda/genesys-events"}
+    stream = {"logStream": f"2026/03/02/[$LATEST]{number:032x}", "subscriptionFilters": ["all"]}
+    return compact({**head, **stream, "logEvents": entries}).encode()
+
+
 def printed_json(arrival):
     """Write an event as `print(json.dumps(event))` does."""
     return json.dumps(arrival.envelope)

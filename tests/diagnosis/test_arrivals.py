@@ -142,6 +142,23 @@ def test_told_times_need_no_bound():
 
 def test_numbers_begin_at_one():
     """The first delivery has the number 1."""
-    arrivals, times = Arrivals.in_memory()
-    times.extend(array("q", [7, 8]))
+    arrivals = Arrivals(array("q", [7, 8]))
     assert [arrivals.of(1), arrivals.of(2)] == [7, 8]
+
+
+# --- order -----------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(PERHAPS_MS, min_size=1, max_size=30).flatmap(
+        lambda times: st.tuples(st.just(times), st.permutations(range(len(times))))
+    )
+)
+def test_rows_are_put_in_order(times_and_order):
+    """Rows come in the order of the capture; of one that tells times in another order, in that of the times."""
+    times, order = times_and_order
+    rows = [sighting(n + 1) for n in order]
+    numbers = list(range(1, len(times) + 1))
+    assert [row.n for row in Arrivals(times).in_order(rows)] == numbers
+    told = [row.n for row in Arrivals(times, is_disordered=True).in_order(rows)]
+    assert told == sorted(numbers, key=lambda n: (times[n - 1], n))

@@ -92,6 +92,16 @@ def test_keys_on_a_working_day(diagnosed, shape, seed):
     assert {key: rows[key] for key in expected} == expected
 
 
+def test_keys_on_streams_one_after_another(diagnosed):
+    """Keys get the deliveries in the order in which they came, whatever the order of the streams that logged them."""
+    arrivals = genesys_day(104, TO_FUNCTION)
+    streams = [arrivals[at::3] for at in range(3)]
+    data = b"".join(captures.subscribed(captures.function_lines(stream), at) for at, stream in enumerate(streams))
+    rows, expected = diagnosed(data, [one for stream in streams for one in stream]), backtest(arrivals)
+    del expected[BY_STATE]
+    assert {key: rows[key] for key in expected} == expected
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_keys_on_hand_made_states(diagnosed, shape, seed):

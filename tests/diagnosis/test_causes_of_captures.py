@@ -194,6 +194,37 @@ def test_records_of_powertools_alone(diagnose):
     diagnose({"app.jsonl": captures.powertools_lines(arrivals)}).holds(arrivals)
 
 
+def in_streams(arrivals, number=3):
+    """Let the instances of a function take turns: each writes a stream of its own."""
+    return [arrivals[at::number] for at in range(number)]
+
+
+def test_streams_of_a_function_one_after_another(diagnose):
+    """An export holds stream after stream: which delivery came first, and how long before, is told by their times."""
+    streams = in_streams(busy_road(11, TO_FUNCTION))
+    named = {
+        f"export/{at}/000000.gz": captures.exported(captures.function_lines(stream))
+        for at, stream in enumerate(streams)
+    }
+    diagnose(named, "export").holds([one for stream in streams for one in stream])
+
+
+def test_streams_of_a_subscription_one_after_another(diagnose):
+    """What a subscription sends holds stream after stream, in one file, too."""
+    streams = in_streams(busy_road(12, TO_FUNCTION))
+    data = b"".join(captures.subscribed(captures.function_lines(stream), at) for at, stream in enumerate(streams))
+    diagnose({"subscription": data}).holds([one for stream in streams for one in stream])
+
+
+def test_pages_of_a_queue_in_the_order_of_names(diagnose):
+    """The tenth file is named before the second, and is read so; each message says when it was received."""
+    arrivals = busy_road(13, {**ENVELOPES, "eventbridge_retry": 0.03})
+    size = len(arrivals) // 11
+    pages = {f"pages/{at + 1}.json": arrivals[at * size : (at + 1) * size] for at in range(12)}
+    named = {name: captures.receive_message(page) for name, page in pages.items()}
+    diagnose(named, "pages").holds([one for name in sorted(pages) for one in pages[name]])
+
+
 def test_log_group_as_target(diagnose):
     """In a log group of the bus nothing but EventBridge can repeat an envelope."""
     arrivals = busy_road(6, TO_LOG)

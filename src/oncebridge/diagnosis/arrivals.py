@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from oncebridge.sources.captures.found import Surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import MutableSequence, Sequence
+    from collections.abc import Iterable, MutableSequence, Sequence
 
     from oncebridge.diagnosis.sighting import Sighting
 
@@ -33,6 +33,18 @@ def earliest_ms(around: Surroundings) -> int:
     """Return the time before which a message cannot have arrived."""
     received = around.first_received_ms
     return received if received is not None else UNKNOWN if around.sent_ms is None else around.sent_ms
+
+
+class Numbered(Protocol):
+    """Something that is known of one delivery."""
+
+    @property
+    def n(self) -> int:
+        """The number of the delivery."""
+
+
+_Row = TypeVar("_Row", bound=Numbered)
+_by_number: Final = attrgetter("n")
 
 
 class ArrivalClock:
@@ -67,19 +79,21 @@ class ArrivalClock:
 class Arrivals:
     """The arrival of each delivery by its number, in milliseconds since 1970."""
 
-    def __init__(self, times: Sequence[int] | MutableSequence[int]) -> None:
-        """Take the times, the first delivery's first."""
+    def __init__(self, times: Sequence[int] | MutableSequence[int], *, is_disordered: bool = False) -> None:
+        """Take the times, the first delivery's first, and whether they show that the capture is in another order."""
         self._times = times
-
-    @classmethod
-    def in_memory(cls) -> tuple[Arrivals, array[int]]:
-        """Make an empty one, with the array to append to."""
-        times = array("q")
-        return cls(times), times
+        self.is_disordered = is_disordered
 
     def of(self, n: int) -> int:
         """Return when a delivery arrived, at the earliest; -1 where nothing is known."""
         return self._times[n - 1]
+
+    def in_order(self, rows: Iterable[_Row]) -> list[_Row]:
+        """Return rows in the order in which their deliveries came: that of the capture, or of the times it tells."""
+        found = sorted(rows, key=_by_number)
+        if self.is_disordered:
+            found.sort(key=lambda row: self._times[row.n - 1])
+        return found
 
     @staticmethod
     def is_told(one: Sighting) -> bool:

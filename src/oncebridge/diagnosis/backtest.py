@@ -57,6 +57,10 @@ def try_keys(
 ) -> list[Dropping]:
     """Try keys that compare the same on one part; return what each drops."""
     data = b"".join(blocks)
+    if arrivals.is_disordered:
+        data = b"".join(
+            _RECORD.pack(*one) for one in sorted(_RECORD.iter_unpack(data), key=lambda one: arrivals.of(one[1]))
+        )
     return [_tried(data, key, arrivals, classes) for key in keys]
 
 

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from oncebridge.diagnosis.answer import Answered, answer
-from oncebridge.diagnosis.arrivals import ArrivalClock, Arrivals
+from oncebridge.diagnosis.arrivals import UNKNOWN, ArrivalClock
 from oncebridge.diagnosis.backtest import Dropping
 from oncebridge.diagnosis.causes import cause_of, reason_of
 from oncebridge.diagnosis.chunks import ChunkWriter, Question
@@ -150,7 +150,9 @@ class _Study:
         self.files: list[str] = []
         self._starts: set[int] = set()  # the numbers of the first delivery of each file
         self._clock = ArrivalClock()
-        self._arrivals, self._times = Arrivals.in_memory()
+        self._times = array("q")
+        self._latest_told = UNKNOWN
+        self._is_disordered = False
         self._digest = sha256()
         self._topics: dict[str, int] = {}
         self._kinds: dict[str, str] = {}
@@ -212,6 +214,8 @@ class _Study:
                 self._clock = ArrivalClock()
                 begins.pop(0)
             times.append(self._clock.next(told, published))
+            self._is_disordered = self._is_disordered or 0 <= told < self._latest_told
+            self._latest_told = max(self._latest_told, told)
             believed.append(told if told >= 0 else self._clock.floor)
         self._timeline.add_all([time for time in believed if time >= 0])
         self._unreadable += read.unreadable
@@ -250,7 +254,7 @@ class _Study:
         folder = self._question.folder
         kept = [run for run in runs if not run.is_empty]
         index = write_index(folder, f"{kind.replace(' ', '-')}-{self._parts_done}", kept)
-        asked = Pass(kind, folder, index, len(self._times), **given)
+        asked = Pass(kind, folder, index, len(self._times), self._is_disordered, **given)
         for number, done in enumerate(self._pool.each_part(asked, parts_in(kept)), self._parts_done):
             self._on_part(number, self._parts)
             yield done

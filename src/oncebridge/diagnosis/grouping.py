@@ -6,7 +6,6 @@ Each function works on one part and knows nothing of the others, so that parts c
 from __future__ import annotations
 
 from collections import Counter
-from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,9 +99,6 @@ _facts: Final = msgspec.msgpack.Decoder(list[FactRow]).decode
 _others: Final = msgspec.msgpack.Decoder(list[OtherSeen]).decode
 
 
-_by_number: Final = attrgetter("n")
-
-
 def sightings_in(blocks: Iterable[bytes]) -> Iterator[Sighting]:
     """Read sightings back."""
     for block in blocks:
@@ -122,7 +118,8 @@ def group_by_event(blocks: Iterable[bytes], arrivals: Arrivals, retention_ms: in
     copies: dict[bytes, list[Sighting]] = {}
     remembered_ms: dict[bytes, int] = {}
     known = firsts.setdefault
-    for one in sightings_in(blocks):
+    rows = sightings_in(blocks)
+    for one in arrivals.in_order(rows) if arrivals.is_disordered else rows:
         first = known(one.key, one)
         if first is not one:
             _note_again(one, first, copies, part, arrivals)
@@ -205,7 +202,7 @@ def order_states(blocks: Iterable[bytes], arrivals: Arrivals) -> PartFound:
     part = PartFound()
     entities = Entities(arrivals)
     origins: dict[bytes, str] = {}
-    for row in sorted((row for block in blocks for row in _states(block)), key=_by_number):
+    for row in arrivals.in_order(row for block in blocks for row in _states(block)):
         verdict, newest, of = entities.judge(row.n, row.seen)
         if verdict is Verdict.FRESH:
             origins[row.seen.entity] = row.origin
@@ -289,7 +286,7 @@ def match_facts(blocks: Iterable[bytes], classes: bytes | bytearray | memoryview
     part = PartFound()
     known: dict[int, dict[str, list[FactRow]]] = {}
     began_ms: dict[int, int] = {}
-    for row in sorted((row for block in blocks for row in _facts(block)), key=_by_number):
+    for row in arrivals.in_order(row for block in blocks for row in _facts(block)):
         if row.fact not in known or abs(row.published_ms - began_ms[row.fact]) > APART_MS_MAX:
             known[row.fact], began_ms[row.fact] = {}, row.published_ms
         of_topics = known[row.fact]
@@ -327,15 +324,14 @@ def drop_copies(blocks: Iterable[bytes], arrivals: Arrivals, retention_ms: int) 
     """Find the copies that other settings would recognise, and pass the first of each event on."""
     dropped = Dropped()
     first: dict[bytes, int] = {}
-    for block in blocks:
-        for row in _others(block):
-            known = first.get(row.key)
-            if known is not None and arrivals.of(row.n) - arrivals.of(known) < retention_ms:
-                dropped.pairs.append((row.n, known))
-                continue
-            first[row.key] = row.n
-            if row.state is not None:
-                dropped.states[row.state.entity[0]].append(row)
+    for row in arrivals.in_order(row for block in blocks for row in _others(block)):
+        known = first.get(row.key)
+        if known is not None and arrivals.of(row.n) - arrivals.of(known) < retention_ms:
+            dropped.pairs.append((row.n, known))
+            continue
+        first[row.key] = row.n
+        if row.state is not None:
+            dropped.states[row.state.entity[0]].append(row)
     return dropped
 
 
@@ -343,7 +339,7 @@ def drop_states(blocks: Iterable[bytes], arrivals: Arrivals) -> Dropped:
     """Find the states that other settings would take for an echo or for stale."""
     dropped = Dropped()
     entities = Entities(arrivals)
-    for row in sorted((row for block in blocks for row in _others(block)), key=_by_number):
+    for row in arrivals.in_order(row for block in blocks for row in _others(block)):
         if row.state is not None:
             verdict, _, of = entities.judge(row.n, row.state)
             if verdict is not Verdict.FRESH:

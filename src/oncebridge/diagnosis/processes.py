@@ -60,6 +60,7 @@ class Pass(msgspec.Struct, frozen=True):
     #: The file that names the runs.
     index: str
     deliveries: int
+    is_disordered: bool = False
     classes: str = ""
     keys: tuple[Key, ...] = ()
     retention_ms: int = 0
@@ -113,7 +114,7 @@ def read_chunk(question: Question, chunk: bytes, first: int) -> Read:
 def work_on(asked: Pass, part: int) -> Any:
     """Work on one part of a pass."""
     blocks = read_part(_runs(asked.index), part)
-    arrivals = Arrivals(_shared(str(Path(asked.folder) / "arrivals"), "q"))
+    arrivals = Arrivals(_shared(str(Path(asked.folder) / "arrivals"), "q"), is_disordered=asked.is_disordered)
     if asked.kind == "events":
         return _done(group_by_event(blocks, arrivals, asked.retention_ms), asked)
     if asked.kind == "states":

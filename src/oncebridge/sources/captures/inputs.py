@@ -37,6 +37,9 @@ _NO_CAPTURES: Final = frozenset({"aws-logs-write-test"})
 
 NO_STANDARD_INPUT: Final = "there is no standard input; name a file instead, or start the command with one"
 
+#: A database is full of zeros; in text that was damaged there are fewer.
+BYTES_PER_ZERO_MIN: Final = 100
+
 PIECE_BYTES: Final = 16_384  # of gzip: damage costs no more than what one piece unpacks to
 
 #: Gets the number of bytes as they are read, before they are unpacked.
@@ -104,11 +107,23 @@ def _directory(path: str, tally: Tally, progress: Progress) -> Iterator[Input]:
 def _text_only(blocks: Iterator[bytes | None], name: str, tally: Tally) -> Iterator[bytes | None]:
     """Leave out a file that is no text: pictures, archives and databases lie in directories, too."""
     first = next(blocks, b"")
-    if first is not None and b"\x00" in first:
+    if first is not None and _is_binary(first):
         tally.skip(name, 1, "a file that is not text")
         return
     yield first
     yield from blocks
+
+
+def _is_binary(block: bytes) -> bool:
+    """Return whether a block is no text: a few zeros are in one that was damaged, and stop nothing."""
+    zeros = block.count(0)
+    if not zeros:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(block)  # whose last character may be cut off
+    except UnicodeDecodeError:
+        return True
+    return zeros * BYTES_PER_ZERO_MIN > len(block)
 
 
 def _file(path: str, name: str, tally: Tally, progress: Progress) -> Iterator[bytes]:
