@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 import time
+from datetime import datetime
 
 import pytest
 
@@ -149,6 +150,10 @@ def test_saved_answers_need_nobody(desk, genesys):
     assert genesys.calls == 0
     piped = desk("reconcile", "--since", "12h", "--details", "-", "--json", stdin=json.dumps(answer).encode())
     assert piped.one["gaps"] == ran.one["gaps"]
+    one = desk("reconcile", "--conversation", TALKS[3].id, "--details", "details.json", "--json").one
+    assert [gap["conversation"] for gap in one["gaps"]] == [TALKS[3].id]
+    since = datetime.fromisoformat(one["since"]).timestamp()  # who asks about one need not know when it was
+    assert NOW_MS / 1000 - since > 29 * 86_400
     (desk.folder / "broken.json").write_text(json.dumps(answer)[:-9])
     broken = desk("reconcile", "--since", "12h", "--details", "broken.json")
     assert (broken.code, "cut off" in broken.err) == (2, True)

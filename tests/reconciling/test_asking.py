@@ -1,13 +1,15 @@
 """Genesys is asked as it wants to be: signed in, page by page, with patience; and a run that is cut off goes on."""
 
+import json
+import random
 import threading
 
 import pytest
 
 from genesys_day import BEGAN_MS, HOUR_MS, MINUTE_MS, conversations, stream, truth
 from oncebridge.errors import ConfigurationError
-from oncebridge.genesys.api import GenesysUnavailable, Stopped
-from oncebridge.genesys.details import HITS_MAX
+from oncebridge.genesys.api import GenesysUnavailable, Rejected, Stopped
+from oncebridge.genesys.details import HITS_MAX, by_query
 from servers.genesys import SECRET
 
 TALKS = conversations(240, every_ms=MINUTE_MS // 2)
@@ -100,6 +102,38 @@ def test_pages_that_move_are_read_until_nothing_is_new(asked, genesys, hits_off)
     assert_found(*asked.ask(genesys))
 
 
+class Shuffled:
+    """A Genesys Cloud whose pages hold any of its conversations; one that grows gets more with each page."""
+
+    def __init__(self, *, grows):
+        """Hold a few pages of conversations."""
+        self.details = [talk.details for talk in conversations(350)]
+        self.grows = grows
+        self.dice = random.Random(4)
+
+    def post(self, _path, question, read):
+        """Answer a page."""
+        if self.grows:
+            self.details += [{**self.details[0], "conversationId": f"later-{len(self.details)}-{n}"} for n in range(9)]
+        self.dice.shuffle(self.details)
+        start = (question["paging"]["pageNumber"] - 1) * 100
+        page = self.details[start : start + 100]
+        return read(json.dumps({"totalHits": len(self.details), "conversations": page}).encode())
+
+
+def test_pages_in_any_order_are_read_until_all_are_found():
+    """One reading that brings nothing new is no proof where pages move: the last conversations are found, too."""
+    found = {one.id for page in by_query(Shuffled(grows=False), BEGAN_MS, BEGAN_MS + HOUR_MS) for one in page}
+    assert len(found) == 350
+
+
+def test_pages_that_never_settle_end_the_run():
+    """Where each reading brings what no other had, the answer cannot be complete, and the run is to be made again."""
+    with pytest.raises(GenesysUnavailable, match="2026-03-02T08:00:00Z"):
+        for _ in by_query(Shuffled(grows=True), BEGAN_MS, BEGAN_MS + HOUR_MS):
+            pass
+
+
 def test_the_watermark_is_the_servers(asked, genesys):
     """What ended behind the watermark is provisional, though the ledger has it."""
     genesys.watermark_ms = BEGAN_MS + HOUR_MS
@@ -140,6 +174,13 @@ def test_a_token_is_renewed_in_the_middle(asked, genesys):
     assert genesys.signed_in > 3
 
 
+def test_a_refusal_in_the_middle_passes(asked, genesys):
+    """Once a token was accepted, the client is the right one: tokens that are refused in a row are tried again."""
+    genesys.faults = dict.fromkeys([5, 6, 7, 8, 30, 31], 401)
+    assert_found(*asked.ask(genesys))
+    assert not genesys.faults
+
+
 def test_a_client_that_is_refused_is_said_to_be(asked, genesys):
     """Wrong credentials are an error that says what to change, at once, and shows no secret."""
     with pytest.raises(ConfigurationError, match="client_secret") as refused:
@@ -173,6 +214,14 @@ def test_jobs_that_end_without_results_are_begun_anew(asked, genesys):
     genesys.jobs_that_fail = len(genesys.jobs) + 1
     genesys.pages_before_expiry = 1
     assert_found(*asked.ask(genesys, anew=True))
+
+
+def test_a_job_that_is_not_taken_must_be_changed(asked, genesys):
+    """A job that Genesys does not even begin would not be begun tomorrow either: that is no failure that passes."""
+    move_to(asked, OLD_MS)
+    genesys.faults = {2: 400}
+    with pytest.raises(Rejected, match="/jobs"):
+        asked.ask(genesys)
 
 
 @pytest.mark.parametrize("note_bytes", [200_000, 400], ids=["whole", "in pieces"])

@@ -8,9 +8,10 @@ import pytest
 import genesys_day
 from genesys_day import BEGAN_MS, HOUR_MS, MINUTE_MS, conversations, stream, truth
 from oncebridge.errors import ConfigurationError
+from oncebridge.reconciling.expected import Due
 from oncebridge.reconciling.page import BYTES_MAX, page
 from oncebridge.reconciling.place import place_of
-from oncebridge.reconciling.silences import Cause
+from oncebridge.reconciling.silences import ALL, Activity, Cause, Silences
 from oncebridge.testing.clock import ManualClock
 
 DAY_SECONDS = 86_400
@@ -131,6 +132,20 @@ def test_single_losses_are_no_silence_however_many(installation, seed):
     _, gaps = installation.read(talks)
     assert missing(gaps) == truth(talks, left_out)
     assert {gap.cause for gap in gaps} == {Cause.SINGLE}
+
+
+def test_a_conversation_is_one_in_a_silence():
+    """Two conversations are no silent topic, though each misses two events there with others between them."""
+    activity = Activity()
+    for second in (0, 100, 200, 300, 400, 500, 9000):
+        activity.mark(ALL, second)
+    for second in (0, 9000):
+        activity.mark("acd.start", second)
+    silences = Silences(activity, 50, several=True)
+    lost = [[Due("acd.start", f"{talk}-{at}", at * 1000) for at in (150, 450)] for talk in range(2)]
+    for missing in lost:
+        silences.count(missing)
+    assert [silences.cause(missing, never=False) for missing in lost] == [Cause.SINGLE] * 2
 
 
 def test_one_family_alone_is_not_everything(installation):

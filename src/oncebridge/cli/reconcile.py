@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 EXIT_GAPS: Final = 1
 SINCE: Final = "24h"
+#: One conversation is looked for as far back as Genesys takes at a time.
+SINCE_OF_ONE: Final = "30d"
 DAYS_MAX: Final = 60
 GAPS_IN_TERMINAL: Final = 20
 MINUTE_US: Final = 60_000_000
@@ -48,7 +50,11 @@ MINUTE_US: Final = 60_000_000
 WHEN: Final = "30m, 2h or 3d ago, or a time such as 2026-03-02T08:00:00Z"
 SinceOption = Annotated[
     str | None,
-    typer.Option(help="Conversations that ended since: 24h or 3d ago.", metavar="AGO", show_default=SINCE),
+    typer.Option(
+        help="Conversations that ended since: 24h or 3d ago.",
+        metavar="AGO",
+        show_default=f"{SINCE}, with --conversation {SINCE_OF_ONE}",
+    ),
 ]
 FromOption = Annotated[
     str | None, typer.Option("--from", help=f"The same: {WHEN}.", metavar="WHEN", show_default="--since")
@@ -114,7 +120,7 @@ def reconcile(
 
     with opened(existing_bridge(handler, ledger, settings)) as bridge, Gaps() as gaps:
         filling = Filling(bridge) if fill else None
-        place, begin = place_of(bridge, expect), since or from_ or SINCE
+        place, begin = place_of(bridge, expect), since or from_ or (SINCE_OF_ONE if conversation else SINCE)
         asked = (begin, until or "", conversation or "", *(expect or []))
         question = Question(_window(bridge, begin, until), conversation, asked)
         progress = None

@@ -81,6 +81,8 @@ class GenesysAPI:
         private = {"timeout_seconds": timeout_seconds, "private_addresses": True}  # the operator chose these URLs
         self._exchanges = Exchanges(self._api, clock, timeout_seconds=timeout_seconds, private_addresses=True)
         self._sign_in = SignIn(login, client_id, client_secret, clock, **private)  # type: ignore[arg-type]
+        #: Whether a token was ever accepted: the client is the right one then, and a refusal passes.
+        self._was_accepted = False
         #: How many calls were made, sign-ins not counted.
         self.calls = 0
 
@@ -131,10 +133,11 @@ class GenesysAPI:
         """Make one call; a token that is refused is renewed once."""
         token = self._sign_in.token()
         answer = self._call(method, path, body, token)
-        if answer.status != _UNAUTHORIZED:
-            return answer
-        answer = self._call(method, path, body, self._sign_in.token(refused=token))
         if answer.status == _UNAUTHORIZED:
+            answer = self._call(method, path, body, self._sign_in.token(refused=token))
+        if answer.status in _SUCCESSES:
+            self._was_accepted = True
+        elif answer.status == _UNAUTHORIZED and not self._was_accepted:
             raise SignInRefused(f"{self._api} accepts no token of this client")
         return answer
 
@@ -161,7 +164,7 @@ class GenesysAPI:
             )
         if answer.status in (_NOT_FOUND, _GONE):
             raise NotThere(f"{self._api} has no {where}")
-        if answer.status not in _FAILURES and answer.status not in (408, _TOO_MANY):
+        if answer.status not in _FAILURES and answer.status not in (_UNAUTHORIZED, 408, _TOO_MANY):
             raise Rejected(f"[genesys] {self._api} refuses {where} ({answer.status}); is api_url right?")
         return f"{self._api} answered {answer.status}"
 

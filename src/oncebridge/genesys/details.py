@@ -11,7 +11,7 @@ from oncebridge.genesys.api import GenesysUnavailable, NotThere, Rejected
 from oncebridge.genesys.conversations import AnswerUnreadable, Page, iso, milliseconds, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from oncebridge.genesys.api import GenesysAPI
     from oncebridge.genesys.conversations import Conversation
@@ -23,8 +23,10 @@ JOB_PAGE: Final = 1000
 #: A query with more hits is split: far pages are slow, and move more.
 HITS_MAX: Final = 10_000
 SHORTEST_MS: Final = 60_000
-#: How often a time is read again because its pages moved.
-READINGS_MAX: Final = 5
+#: How often a time is read because its pages move, before the run gives up.
+READINGS_MAX: Final = 20
+#: How many readings in a row have to bring nothing new, once a conversation came twice in one.
+QUIET_READINGS: Final = 3
 JOBS_MAX: Final = 3
 POLL_SECONDS: Final = (1.0, 2.0, 3.0, 5.0, 8.0, 15.0)
 POLLS_MAX: Final = 240
@@ -91,27 +93,58 @@ def by_query(api: GenesysAPI, from_ms: int, until_ms: int, *, conversation: str 
         yield from by_query(api, middle_ms, until_ms, conversation=conversation)
         return
     known: set[str] = set()
-    page = first
-    for reading in range(READINGS_MAX):
-        before, read, number, total = len(known), 0, 1, first.total
-        while page.conversations:
-            total = page.total if total is None else max(total, page.total or 0)
-            read += len(page.conversations)
-            known_before = len(known)
-            known.update(one.id for one in page.conversations)
-            yield page.conversations
-            is_beyond = total is None or number * PAGE >= total
-            if is_beyond and len(known) == known_before:
-                break  # a server that repeats its last page would never come to an end
-            if is_beyond and total is not None and len(page.conversations) < PAGE:
-                break  # the last one
-            number += 1
-            page = _page(api, from_ms, until_ms, number, conversation)
-        if reading == 0 and read == len(known) >= (total or 0):
+    page, has_moved, quiet = first, False, 0
+    for number in range(READINGS_MAX):
+        reading = _Reading(first.total)
+        yield from reading.pages(page, lambda at: _page(api, from_ms, until_ms, at, conversation))
+        if not reading.met <= known:
+            quiet = 0
+        elif number > 0:
+            quiet += 1
+        known |= reading.met
+        has_moved = has_moved or reading.brought_twice
+        if number == 0 and not has_moved and len(known) >= (reading.total or 0):
             return  # nothing twice, and as many as there should be: the pages did not move
-        if reading > 0 and len(known) == before:
+        if quiet == (QUIET_READINGS if has_moved else 1):
             return
         page = _page(api, from_ms, until_ms, 1, conversation)
+    if not quiet:
+        raise GenesysUnavailable(
+            f"Genesys Cloud moves the conversations between {iso(from_ms)} and {iso(until_ms)} while they are read: "
+            f"after {READINGS_MAX} readings there are still new ones"
+        )
+
+
+class _Reading:
+    """One reading of all pages of a query."""
+
+    def __init__(self, total: int | None) -> None:
+        #: How many conversations there are at most, as Genesys says.
+        self.total = total
+        self.met: set[str] = set()
+        self._read = 0
+
+    @property
+    def brought_twice(self) -> bool:
+        """Whether a conversation came twice, so that another one may have been passed over."""
+        return self._read > len(self.met)
+
+    def pages(self, first: Page, turn_to: Callable[[int], Page]) -> Iterator[list[Conversation]]:
+        """Yield the conversations of each page, up to the last one."""
+        page, number = first, 1
+        while page.conversations:
+            self.total = page.total if self.total is None else max(self.total, page.total or 0)
+            before = len(self.met)
+            self._read += len(page.conversations)
+            self.met.update(one.id for one in page.conversations)
+            yield page.conversations
+            is_beyond = self.total is None or number * PAGE >= self.total
+            if is_beyond and len(self.met) == before:
+                break  # a server that repeats its last page would never come to an end
+            if is_beyond and self.total is not None and len(page.conversations) < PAGE:
+                break  # the last one
+            number += 1
+            page = turn_to(number)
 
 
 def _page(api: GenesysAPI, from_ms: int, until_ms: int, number: int, conversation: str) -> Page:
@@ -137,8 +170,8 @@ def by_batch(
     if media:
         question["segmentFilters"] = [_is_one_of("mediaType", media)]
     for _ in range(JOBS_MAX):
+        job = quote(api.post(JOBS, question, lambda answer: _read(_job, answer)).jobId, safe="")
         try:
-            job = quote(api.post(JOBS, question, lambda answer: _read(_job, answer)).jobId, safe="")
             _await(api, job)
             yield from _results(api, job)
         except (BatchEnded, NotThere, Rejected) as error:

@@ -79,8 +79,8 @@ def shown(gap: Gap, cause: Cause) -> ShownGap:
 
 def with_causes(gaps: Gaps, silences: Silences) -> Iterator[tuple[Gap, ShownGap]]:
     """Yield all gaps, also as people see them, with their causes; they are read once before, to count."""
-    for number, gap in enumerate(gaps):
-        silences.count(number, gap.missing)
+    for gap in gaps:
+        silences.count(gap.missing)
     for gap in gaps:
         yield gap, shown(gap, silences.cause(gap.missing, never=gap.never))
 

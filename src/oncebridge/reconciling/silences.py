@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,10 @@ class Silence(NamedTuple):
     family: str
     after_s: int | None
     before_s: int | None
+
+
+#: None: in none of all families.
+_Within: TypeAlias = frozenset[Silence | None]
 
 
 class Activity:
@@ -105,13 +109,6 @@ class _Missing(msgspec.Struct):
 
     conversations: int = 0
     events: int = 0
-    last: int = -1
-
-    def add(self, number: int) -> None:
-        """Count an event of a conversation; those of one come one after the other."""
-        self.conversations += number != self.last
-        self.events += 1
-        self.last = number
 
 
 class Silences:
@@ -121,8 +118,8 @@ class Silences:
         """Take when events came, of how many conversations, and whether more than one family is expected."""
         self._activity = activity
         self._conversations = conversations
-        #: What is missing in a silence, by the silence of all families that it lies in.
-        self._missing_in: dict[Silence, dict[Silence | None, _Missing]] = defaultdict(lambda: defaultdict(_Missing))
+        #: What is missing in a silence, by the silences of all families that what a conversation misses in it lies in.
+        self._missing_in: dict[Silence, dict[_Within, _Missing]] = defaultdict(lambda: defaultdict(_Missing))
         self._families: dict[Silence, set[str]] = defaultdict(set)
         #: What is missing though something came in the same second.
         self._alone: Counter[str] = Counter()
@@ -134,17 +131,22 @@ class Silences:
         #: From when to when something was missing in a silence, and in how many conversations.
         self.seen: dict[Silence, list[int]] = {}
 
-    def count(self, number: int, missing: Iterable[Due]) -> None:
-        """Count what one conversation misses; `number` tells it from others, which are counted before or after it."""
+    def count(self, missing: Iterable[Due]) -> None:
+        """Count what one conversation misses: it is one in each silence, however much of it is missing there."""
+        within: dict[Silence, list[Silence | None]] = defaultdict(list)
         for one in missing:
             of_all = list(self._around(ALL, one.at_ms // 1000))
             of_family = list(self._around(one.family, one.at_ms // 1000))
             for silence in of_all:
                 self._families[silence].add(one.family)
             for silence in (*of_all, *of_family):
-                self._missing_in[silence][of_all[0] if of_all and silence.family != ALL else None].add(number)
+                within[silence].append(of_all[0] if of_all and silence.family != ALL else None)
             self._alone[ALL] += not of_all
             self._alone[one.family] += not of_family
+        for silence, of_alls in within.items():
+            some = self._missing_in[silence][frozenset(of_alls)]
+            some.conversations += 1
+            some.events += len(of_alls)
 
     def cause(self, missing: Sequence[Due], *, never: bool) -> Cause:
         """Return why a conversation misses something: the widest silence that any of it lies in.
@@ -179,7 +181,11 @@ class Silences:
     def _is_no_accident(self, silence: Silence) -> bool:
         by = self._missing_in.get(silence, {}).items()
         # What the silence of all explains makes none of a family that goes on beside it.
-        own = [some for of_all, some in by if of_all is None or not self._is_no_accident(of_all)]
+        own = [
+            some
+            for of_alls, some in by
+            if any(of_all is None or not self._is_no_accident(of_all) for of_all in of_alls)
+        ]
         conversations, events = sum(some.conversations for some in own), sum(some.events for some in own)
         if conversations < CONVERSATIONS_MIN or max(conversations, events / 2) < self._least_of(silence.family):
             return False  # two events of one conversation say less than those of two
