@@ -23,6 +23,13 @@ locals {
       Action   = ["dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"]
       Resource = local.table_arn
     }],
+    [for _ in range(local.on_dynamodb ? 1 : 0) : {
+      Sid       = "LookForPauses"
+      Effect    = "Allow"
+      Action    = "dynamodb:Query"
+      Resource  = local.table_arn
+      Condition = { "ForAllValues:StringEquals" = { "dynamodb:LeadingKeys" = ["note#pauses"] } }
+    }],
     [for _ in range(var.ledger == "Redis" && var.redis_url_secret != "" ? 1 : 0) : {
       Sid      = "ReadTheLedgersUrl"
       Effect   = "Allow"

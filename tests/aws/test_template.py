@@ -14,9 +14,11 @@ from oncebridge import Bridge, PermanentError, settings
 from oncebridge.claim import Outcome, Verdict
 from oncebridge.clock import SystemClock
 from oncebridge.diagnosis import installation
+from oncebridge.journal.pauses import Pauses
 from oncebridge.ledgers.dynamodb import ledger as dynamodb
 from oncebridge.ledgers.dynamodb import schema
 from oncebridge.ledgers.dynamodb.items import EXPIRES
+from oncebridge.ledgers.dynamodb.notes import DynamoDBNotes
 from oncebridge.ledgers.findings import Level
 from oncebridge.retry import RetryPolicy
 from oncebridge.settings.reading import declared
@@ -133,6 +135,7 @@ RIGHTS = {
         {f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete")},
         arn("Table"),
     ),
+    "LookForPauses": ({"dynamodb:Query"}, arn("Table")),
     "ReadTheLedgersUrl": ({"secretsmanager:GetSecretValue"}, {"Ref": "RedisUrlSecret"}),
     "ReadThePostgresUrl": ({"secretsmanager:GetSecretValue"}, {"Ref": "PostgresUrlSecret"}),
     "ReadTheSecretOfKeys": ({"secretsmanager:GetSecretValue"}, {"Ref": "KeySecret"}),
@@ -179,6 +182,7 @@ def test_the_function_may_do_these_things_and_no_others():
 #: A right that only some parameters need, and the condition that it hangs on.
 CONDITIONAL = {
     "KeepTheLedger": "OnDynamoDB",
+    "LookForPauses": "OnDynamoDB",
     "ReadTheLedgersUrl": "ReadsUrl",
     "ReadThePostgresUrl": "ReadsPostgresUrl",
     "ReadTheSecretOfKeys": "HasKeySecret",
@@ -326,6 +330,37 @@ def test_the_ledgers_rights_are_those_that_it_uses(ministack, called):
     assert results[4].outcome is Outcome.DEAD
     allowed = {right.removeprefix("dynamodb:") for right in RIGHTS["KeepTheLedger"][0]}
     assert called == allowed
+
+
+def test_a_functions_journal_lists_the_pauses_and_nothing_else(ministack, called, monkeypatch):
+    """It heeds a pause by the rights that the template gives, which are to query that one page of notes."""
+    url = f"dynamodb://journal?region={ministack.region}&endpoint_url={ministack.url}"
+    listed_pages = []
+    read_notes = DynamoDBNotes.read_notes
+    monkeypatch.setattr(
+        DynamoDBNotes,
+        "read_notes",
+        lambda notes, page, **more: listed_pages.append(page) or read_notes(notes, page, **more),
+    )
+    function = Bridge(url)
+    function.register("*", lambda event: None, name="crm")
+    function.ledger.migrate()
+    with Bridge(url) as person:
+        Pauses(person.ledger.notes, SystemClock()).pause("crm", "anna")
+    called.clear()
+    function.start_journal("lambda")
+    with function:
+        result = function.process(payloads.envelope(payloads.ACW))
+    assert "handler crm is paused" in result.reason
+    statement = role_statements()["LookForPauses"]
+    assert statement["Condition"] == {
+        "ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [f"note#{page}" for page in dict.fromkeys(listed_pages)]}
+    }
+    allowed = {
+        right.removeprefix("dynamodb:") for sid in ("KeepTheLedger", "LookForPauses") for right in RIGHTS[sid][0]
+    }
+    assert "Query" in called
+    assert called <= allowed
 
 
 # --- nothing is lost on the way ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ledgers.on_postgres import new_schema, schema_of
 from oncebridge import Bridge
 from oncebridge.claim import Outcome
 from oncebridge.clock import SystemClock
-from oncebridge.errors import LedgerUnavailable, PermanentError
+from oncebridge.errors import LedgerRefused, LedgerUnavailable, PermanentError
 from oncebridge.journal import writer
 from oncebridge.journal.reader import JournalReader
 from oncebridge.journal.records import WORKER_KEPT_US, WORKERS, Count, WorkerSeen
@@ -265,6 +265,29 @@ def test_a_journal_that_cannot_be_written_is_said_once(monkeypatch):
             assert bridge.process(delivery(f"{number}")).verdict == "fresh"
     assert [words for words in said if "journal" in words] == said[:1]
     assert "events are not affected" in said[0]
+
+
+def test_a_worker_that_may_not_read_pauses_says_so_once(monkeypatch):
+    """It writes its journal and goes on; without a word people would wait for a pause that nobody heeds."""
+    monkeypatch.setattr(writer, "EVERY_SECONDS", 0.001)
+    said, tried = [], []
+    telemetry = Telemetry()
+    monkeypatch.setattr(telemetry, "warn", lambda words, **_: said.append(words))
+    ledger = MemoryLedger()
+
+    def refuse(*_, **__):
+        tried.append(1)
+        raise LedgerRefused("ledger is not allowed to Query")
+
+    with Bridge(ledger, telemetry=telemetry) as bridge:
+        bridge.register("*", lambda event: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(ledger.notes, "read_notes", refuse)
+            bridge.start_journal("consume")
+            until(lambda: len(tried) > 5)
+            assert bridge.process(delivery("a")).verdict == "fresh"
+    assert said == ["pauses are not heeded, since this worker may not read them: ledger is not allowed to Query"]
+    assert books_in(JournalReader(ledger.notes, SystemClock())) == {"processed": 1}
 
 
 def test_the_journal_can_be_switched_off(tmp_path, journal_at):

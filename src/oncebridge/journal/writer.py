@@ -10,7 +10,7 @@ import msgspec
 
 from oncebridge import forks, threads
 from oncebridge.clock import Stop
-from oncebridge.errors import OncebridgeError
+from oncebridge.errors import LedgerRefused, OncebridgeError
 from oncebridge.journal.records import (
     DELIVERIES,
     DELIVERIES_KEPT,
@@ -92,6 +92,9 @@ class JournalWriter:
         self._notes: Notes | None = None
         self._numbered = 0
         self._has_warned = False
+        #: Why the notes may not be read, though they may be written; and whether that was said.
+        self._unread: LedgerRefused | None = None
+        self._has_said_unread = False
         self._begin()
         forks.register(self)
 
@@ -183,8 +186,13 @@ class JournalWriter:
         self._looked_at_us = self._clock.now_us()
         notes = None
         with suppress(Exception):  # the next write warns of it
-            notes = self._notes = self._notes or self._open_notes()
-            self.then(notes)
+            try:
+                notes = self._notes = self._notes or self._open_notes()
+                self.then(notes)
+                self._unread = None
+            except LedgerRefused as error:
+                self._unread = error
+                raise
         looked.set()
         if notes is not None:
             with suppress(Exception):
@@ -214,6 +222,9 @@ class JournalWriter:
                 self._warn(f"the journal is not written, and pages lack this worker; events are not affected: {why}")
         else:
             self._has_warned = False
+            if self._unread is not None and not self._has_said_unread:
+                self._has_said_unread = True
+                self._warn(f"pauses are not heeded, since this worker may not read them: {self._unread}")
 
     def _named(self, latest: list[SeenDelivery], worker: str) -> dict[str, bytes]:
         """Name deliveries by their time, so that the newest come first."""
