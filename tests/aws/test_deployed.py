@@ -12,6 +12,9 @@ import pytest
 import payloads
 from oncebridge import Bridge
 from oncebridge.claim import Status
+from oncebridge.clock import SystemClock
+from oncebridge.journal.pauses import Pauses
+from oncebridge.journal.reader import JournalReader
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.protocol import Query
 from servers.aws import running_ministack
@@ -55,10 +58,17 @@ def deploy(amazon, receiver):
 
 
 @pytest.fixture(scope="module")
-def stack(deploy):
+def stack(amazon, deploy):
     """Return the template as most will deploy it, and with a queue for dead letters."""
     with deploy("usual", DeadLetterQueue="yes") as made:
+        with Bridge(url_of_ledger(amazon, made)) as bridge:
+            Pauses(bridge.ledger.notes, SystemClock()).pause("nobody", "anna")  # of no handler: nothing waits
         yield made
+
+
+def url_of_ledger(amazon, stack):
+    """Return the URL of a stack's ledger on the emulator."""
+    return f"{stack.outputs['LedgerUrl']}&endpoint_url={amazon.url}"
 
 
 def put(amazon, stack, envelope, **changes):
@@ -153,6 +163,17 @@ def test_states_come_by_the_rights_that_the_role_gives(amazon, stack):
     ear.wait_for(fresh=2, stale=1)
 
 
+def test_the_function_keeps_its_journal_and_knows_of_pauses_by_the_rights_of_its_role(amazon, stack):
+    """People see it on the console's pages, and a pause reaches it."""
+    ear = Ear(stack)
+    put(amazon, stack, payloads.envelope(payloads.ACW, {"conversationId": "journal"}))
+    ear.wait_for(fresh=1)
+    with Bridge(url_of_ledger(amazon, stack)) as bridge:
+        reader = JournalReader(bridge.ledger.notes, SystemClock())
+        wait_until(reader.workers, "a word of the function")
+        assert {(worker.way_in, worker.paused) for worker in reader.workers()} == {("lambda", ("nobody",))}
+
+
 def test_dead_letters_are_in_the_ledger_and_in_the_queue(amazon, stack):
     """What the receiver refuses for good is counted where the alarm looks, and sent to the queue that was wanted."""
     ear = Ear(stack)
@@ -164,8 +185,7 @@ def test_dead_letters_are_in_the_ledger_and_in_the_queue(amazon, stack):
     assert json.loads(message["Body"])["detail"] == event["detail"]
     wait_until(lambda: waiting(amazon, stack.outputs["QueueUrl"]) == 0, "the delivery to be acknowledged")
     assert waiting(amazon, stack.outputs["LeftoverQueueUrl"]) == 0
-    url = f"{stack.outputs['LedgerUrl']}&endpoint_url={amazon.url}"
-    with Bridge(url) as bridge:
+    with Bridge(url_of_ledger(amazon, stack)) as bridge:
         (found,) = bridge.ledger.scan(Query(statuses=frozenset({Status.DEAD})))
         letters = [entry.raw for entry in bridge.ledger.get(found.key) if entry.status is Status.DEAD]
     assert [json.loads(raw)["detail"] for raw in letters] == [event["detail"]]
@@ -253,7 +273,7 @@ def test_the_emulator_holds_the_function_to_its_role(amazon, receiver, deploy):
     template = read_template()
     (policy,) = template["Resources"]["FunctionRole"]["Properties"]["Policies"]
     lines = policy["PolicyDocument"]["Statement"]
-    (ledger,) = [line for line in lines if line.get("Fn::If", [""])[0] == "OnDynamoDB"]
+    (ledger,) = [line for line in lines if "Fn::If" in line and line["Fn::If"][1]["Sid"] == "KeepTheLedger"]
     lines.remove(ledger)
     with deploy("without-right", template) as stack:
         put(amazon, stack, payloads.envelope(payloads.ACW, {"conversationId": "without right"}))

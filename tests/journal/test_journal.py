@@ -1,9 +1,11 @@
 """The journal: what all workers did, in the ledger; never in the way of a delivery."""
 
+import importlib.metadata
 import secrets
 import threading
 from collections import Counter
 from contextlib import closing
+from importlib.metadata import PackageNotFoundError
 
 import psycopg
 import pytest
@@ -18,6 +20,7 @@ from oncebridge.errors import LedgerRefused, LedgerUnavailable, PermanentError
 from oncebridge.journal import writer
 from oncebridge.journal.reader import JournalReader
 from oncebridge.journal.records import WORKER_KEPT_US, WORKERS, Count, WorkerSeen
+from oncebridge.journal.worker import _version
 from oncebridge.ledgers import ledger_from_url
 from oncebridge.ledgers.memory import MemoryLedger
 from oncebridge.settings import Settings
@@ -181,6 +184,22 @@ def test_workers_describe_themselves(url, journal_at):
     assert (worker.way_in, worker.ended) == ("consume", True)
     assert [(one.name, one.topics, one.promise) for one in worker.handlers] == [("crm", ("*",), "at least once")]
     assert not journal_at(url).runs(worker)
+
+
+def test_a_worker_that_was_not_installed_describes_itself_too(monkeypatch):
+    """A function's zip is often made without what installers write: nothing then says which version it is."""
+
+    def find_nothing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", find_nothing)
+    _version.cache_clear()
+    try:
+        ledger = MemoryLedger()
+        worked(ledger, ["a"])
+    finally:
+        _version.cache_clear()
+    assert [one.version for one in JournalReader(ledger.notes, SystemClock()).workers()] == ["unknown"]
 
 
 def test_nothing_of_a_payload_is_in_the_journal(tmp_path, journal_at):

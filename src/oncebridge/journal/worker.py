@@ -81,9 +81,12 @@ class Worker:
 
 @cache
 def _version() -> str:
-    from importlib.metadata import version  # takes longer than all else here, and only pages show it
+    from importlib.metadata import PackageNotFoundError, version  # takes longer than all else here; only pages show it
 
-    return version("oncebridge")
+    try:
+        return version("oncebridge")
+    except PackageNotFoundError:  # a function's zip is often made without what installers write
+        return "unknown"
 
 
 def described(handlers: Iterable[Handler]) -> tuple[HandlerSeen, ...]:
