@@ -190,6 +190,7 @@ ORDER = [
     "console.pages",
     "console.reading",
     "console.answers",
+    "console.forms",
     "console.app",
     "console.wiring",
     "console",

@@ -3,7 +3,7 @@
 import pytest
 
 from console.visiting import FORM, KEYS, OPERATOR, READER, Place
-from oncebridge.console import app
+from oncebridge.console import forms
 from oncebridge.identity import subject_digest
 from oncebridge.ledgers.memory import MemoryLedger
 
@@ -210,8 +210,8 @@ def test_nothing_acts_by_its_address_alone(filled, path):
 def test_a_form_is_bounded(filled, path):
     """More than a form may hold is refused, and more fields than it may have, whether or not it is one of ours."""
     person = filled.place.person(OPERATOR)
-    assert person.post(filled.path(path), raw=b"a=" + b"x" * app.FORM_MAX).status == 413
-    assert person.post(filled.path(path), raw=b"a=1&" * (app.FIELDS_MAX + 1)).status == 400
+    assert person.post(filled.path(path), raw=b"a=" + b"x" * forms.FORM_MAX).status == 413
+    assert person.post(filled.path(path), raw=b"a=1&" * (forms.FIELDS_MAX + 1)).status == 400
 
 
 @pytest.mark.parametrize("path", ["/login", *POSTS])

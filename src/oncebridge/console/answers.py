@@ -32,6 +32,24 @@ HEADERS: Final = {
 _OURS: Final = re.compile(rf"{PREFIX}(/(?!\.{{1,2}}(?:/|\Z))[A-Za-z0-9%_.,~-]+)*/?", re.ASCII)
 
 
+class Refused(Exception):
+    """A request is not answered as it was meant."""
+
+    def __init__(self, status: HTTPStatus, said: str) -> None:
+        """Take what to say."""
+        super().__init__(said)
+        self.status, self.said = status, said
+
+
+class OutOfReach(Refused):
+    """A page cannot be answered, since its ledger does not answer."""
+
+    def __init__(self) -> None:
+        """Name no server: only the log may."""
+        said = "The ledger is out of reach; nothing is known meanwhile. The log of this process says more."
+        super().__init__(HTTPStatus.SERVICE_UNAVAILABLE, said)
+
+
 def shown(page: Page, viewer: Viewer) -> Response:
     """Answer with a page."""
     return html(document(page, viewer))

@@ -7,12 +7,23 @@ import ipaddress
 import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from oncebridge.console.access import COOKIE, KEY_MAX, Access, LoginLimit
-from oncebridge.console.answers import HEADERS, html, page_after_login, place_of, redirect, shown, trouble
+from oncebridge.console.answers import (
+    HEADERS,
+    OutOfReach,
+    Refused,
+    html,
+    page_after_login,
+    place_of,
+    redirect,
+    shown,
+    trouble,
+)
+from oncebridge.console.forms import chosen_of, cursor_of, is_own, one_of, read_form
 from oncebridge.console.layout import PREFIX, SCRIPT, STYLE, Viewer
 from oncebridge.console.pages.deliveries import deliveries_page, filter_of
 from oncebridge.console.pages.entrance import login_page
@@ -39,12 +50,10 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from oncebridge.console.access import Session
+    from oncebridge.console.forms import Form
     from oncebridge.console.reading import Console
     from oncebridge.telemetry import Telemetry
 
-FORM_MAX: Final = 1_048_576
-FIELDS_MAX: Final = 2000
-CURSOR_MAX: Final = 2000
 #: How many pages are read at a time; the rest wait.
 AT_ONCE: Final = 4
 ICON: Final = (
@@ -60,27 +69,8 @@ _FILES: Final = {
 
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::[0-9]*)?", re.ASCII)
 
-Form: TypeAlias = "dict[str, list[str]]"
 #: Answers somebody who was let in; runs in a thread.
 Answer: TypeAlias = "Callable[[Request, Viewer, Form], Response]"
-
-
-class Refused(Exception):
-    """A request is not answered as it was meant."""
-
-    def __init__(self, status: HTTPStatus, said: str) -> None:
-        """Take what to say."""
-        super().__init__(said)
-        self.status, self.said = status, said
-
-
-class OutOfReach(Refused):
-    """A page cannot be answered, since its ledger does not answer."""
-
-    def __init__(self) -> None:
-        """Name no server: only the log may."""
-        said = "The ledger is out of reach; nothing is known meanwhile. The log of this process says more."
-        super().__init__(HTTPStatus.SERVICE_UNAVAILABLE, said)
 
 
 class ConsoleRoutes:
@@ -176,7 +166,7 @@ class ConsoleRoutes:
                 session = self._session(request)
                 if session is None:
                     return self._to_login(request)
-                form = await _form(request) if posts or acts else {}
+                form = await read_form(request) if posts or acts else {}
                 if posts or acts:
                     self._check_form(request, session, form)
                 if acts:
@@ -248,7 +238,7 @@ class ConsoleRoutes:
 
     def _check_form(self, request: Request, session: Session, form: Form) -> None:
         """Refuse what another site has sent in the name of somebody who is logged in here."""
-        if not _is_own(request) or not self._access.is_token(session, _one(form, "token")):
+        if not is_own(request) or not self._access.is_token(session, one_of(form, "token")):
             raise Refused(HTTPStatus.FORBIDDEN, "This form is not one of ours, or is too old: load the page again.")
 
     # --- the entrance ----------------------------------------------------------------------------------------
@@ -265,18 +255,18 @@ class ConsoleRoutes:
             self._check_host(request)
             if request.method != "POST":
                 return html(login_page(None, page_after_login(request.query_params.get("next"))))
-            form = await _form(request)
+            form = await read_form(request)
         except Refused as refused:
             return trouble(refused.status, refused.said)
-        if not _is_own(request):
+        if not is_own(request):
             return trouble(HTTPStatus.FORBIDDEN, "Log in on the page itself.")
         peer = request.client.host if request.client else ""
-        next_ = page_after_login(_one(form, "next"))
+        next_ = page_after_login(one_of(form, "next"))
         wait = self._limit.wait_seconds(peer)
         if wait:
             said = f"Too many wrong keys; try again in {wait} seconds."
             return html(login_page(said, next_), HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(wait)})
-        session = self._access.login(_one(form, "key")[:KEY_MAX].strip())
+        session = self._access.login(one_of(form, "key")[:KEY_MAX].strip())
         if session is None:
             self._limit.note_wrong(peer)
             self._telemetry.warn("console: somebody gave a wrong key")
@@ -320,12 +310,12 @@ class ConsoleRoutes:
         return shown(now_page(console.overview(), console.latest(), console.letter_groups(), viewer), viewer)
 
     def _deliveries(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        chosen, below = filter_of(request.query_params), _cursor(request, "below")
+        chosen, below = filter_of(request.query_params), cursor_of(request, "below")
         found, next_ = self._console.deliveries(chosen, below)
         return shown(deliveries_page(found, next_, chosen, viewer, is_first=below is None), viewer)
 
     def _find(self, _: Request, __: Viewer, form: Form) -> Response:
-        what = _one(form, "what").strip()
+        what = one_of(form, "what").strip()
         return redirect(f"{PREFIX}/{self._console.place_of(what)}" if what else f"{PREFIX}/")
 
     def _known(self, request: Request, viewer: Viewer, _: Form) -> Response:
@@ -344,7 +334,7 @@ class ConsoleRoutes:
         return self._console.about_subject(at) if is_subject else self._console.about_keys(at)
 
     def _letters(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        chosen, after = LettersChosen.of(request.query_params), _cursor(request, "after")
+        chosen, after = LettersChosen.of(request.query_params), cursor_of(request, "after")
         found = self._console.letter_page(chosen, after)
         groups = self._console.letter_groups() if after is None else None
         page = letters_page(found, groups, chosen, viewer, is_first=after is None)
@@ -381,13 +371,13 @@ class ConsoleRoutes:
         return shown(doctor_page(self._console.examined()), viewer)
 
     def _log(self, request: Request, viewer: Viewer, _: Form) -> Response:
-        return shown(log_page(*self._console.actions.read(below=_cursor(request, "below")), viewer), viewer)
+        return shown(log_page(*self._console.actions.read(below=cursor_of(request, "below")), viewer), viewer)
 
     # --- acting ----------------------------------------------------------------------------------------------
 
     def _confirm(self, _: Request, viewer: Viewer, form: Form) -> Response:
-        what, _dash, which = _one(form, "what").partition("-")
-        chosen = _chosen(form)
+        what, _dash, which = one_of(form, "what").partition("-")
+        chosen = chosen_of(form)
         if which == "chosen" and not chosen.keys:
             raise Refused(HTTPStatus.BAD_REQUEST, "No letter was chosen: tick some first.")
         # Either those that are ticked, or all that match: never a mixture.
@@ -398,13 +388,13 @@ class ConsoleRoutes:
         return shown(confirm_page(plan, viewer), viewer)
 
     def _do(self, _: Request, viewer: Viewer, form: Form) -> Response:
-        expected = _one(form, "expected")
+        expected = one_of(form, "expected")
         request = self._console.ask(
-            _what(_one(form, "what")),
-            _chosen(form),
+            _what(one_of(form, "what")),
+            chosen_of(form),
             viewer.session.who,
-            id_=_one(form, "id"),
-            force=_one(form, "force") == "1",
+            id_=one_of(form, "id"),
+            force=one_of(form, "force") == "1",
             expected=int(expected) if expected.isdecimal() and len(expected) < 12 else None,  # noqa: PLR2004 - no ledger has more
         )
         return redirect(f"{PREFIX}/requests/{request.id}")
@@ -419,19 +409,19 @@ class ConsoleRoutes:
         return redirect(f"{PREFIX}/requests/{quote(request.path_params['id'])}")
 
     def _confirm_pause(self, _: Request, viewer: Viewer, form: Form) -> Response:
-        name = _one(form, "handler")
+        name = one_of(form, "handler")
         row = next((row for row in self._console.overview().handlers if row.name == name), None)
         return shown(pause_page(row, name, viewer), viewer)
 
     def _pause(self, _: Request, viewer: Viewer, form: Form) -> Response:
-        name = _one(form, "handler")
+        name = one_of(form, "handler")
         was = name in self._console.pauses.read()
         self._console.pauses.pause(name, viewer.session.who)
         self._console.log(viewer.session.who, "pause", called(name), "was paused before" if was else "paused")
         return redirect(f"{PREFIX}/handlers")
 
     def _resume(self, _: Request, viewer: Viewer, form: Form) -> Response:
-        name = _one(form, "handler")
+        name = one_of(form, "handler")
         was = self._console.pauses.resume(name, viewer.session.who)
         said = "resumed" if was else "was not paused"
         self._console.log(viewer.session.who, "resume", called(name), said)
@@ -444,63 +434,6 @@ class ConsoleRoutes:
 def _check_role(session: Session) -> None:
     if not session.may_act:
         raise Refused(HTTPStatus.FORBIDDEN, "Your key lets you look, and not act; ask an operator.")
-
-
-def _is_own(request: Request) -> bool:
-    """Return whether a form was sent from a page of this site, as far as the browser says so."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:  # the browser knows; a proxy may have put another host in place of the one that it asked
-        return site in ("same-origin", "none")
-    origin = request.headers.get("origin")
-    return origin is None or origin.partition("://")[2] == request.headers.get("host", "")
-
-
-async def _form(request: Request) -> Form:
-    """Read the fields of a form."""
-    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send a form.")
-    try:
-        # Errors replaced: what is no UTF-8 matches nothing.
-        sent = (await _body(request)).decode("ascii", errors="replace")
-        pairs = parse_qsl(sent, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="replace")
-    except ValueError:
-        raise Refused(HTTPStatus.BAD_REQUEST, "The form has too many fields.") from None
-    form: Form = {}
-    for name, value in pairs:
-        form.setdefault(name, []).append(value)
-    return form
-
-
-async def _body(request: Request) -> bytes:
-    from starlette.requests import ClientDisconnect
-
-    parts, length = [], 0
-    try:
-        async for part in request.stream():
-            length += len(part)
-            if length > FORM_MAX:
-                raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "That is more than a form may hold.")
-            parts.append(part)
-    except ClientDisconnect:
-        # Nobody reads it; but an error would fill the log of everybody who lets a console be reached.
-        raise Refused(HTTPStatus.BAD_REQUEST, "The form has not arrived.") from None
-    return b"".join(parts)
-
-
-def _one(form: Form, name: str) -> str:
-    return form.get(name, [""])[0]
-
-
-def _cursor(request: Request, name: str) -> str | None:
-    """Return where a page begins; one that no page of ours has written is refused before a ledger sees it."""
-    given = request.query_params.get(name)
-    if given is not None and not (len(given) <= CURSOR_MAX and given.isascii() and given.isprintable()):
-        raise Refused(HTTPStatus.BAD_REQUEST, "There is no such page: begin at the first one.")
-    return given
-
-
-def _chosen(form: Form) -> LettersChosen:
-    return LettersChosen.of({name: values[0] for name, values in form.items()}, form.get("key", ()))
 
 
 def _what(word: str) -> str:
