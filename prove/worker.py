@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn
 from oncebridge import Bridge, Event, Settings
 from oncebridge.claim import Outcome, Settlement
 from oncebridge.errors import LedgerUnavailable
+from oncebridge.ledgers.loan import Loan
 from oncebridge.retry import RetryPolicy
 from prove.exact import writer
 from prove.faults import HARMLESS, Fault, Where
@@ -163,12 +164,18 @@ def watch(ledger: Any, strikes: Strikes, notes: Notes) -> None:
         finish = kind.start_settle(self, settlements)
         return lambda: took(settlements, finish())
 
-    @contextmanager
-    def transaction(self: Any, settlement: Settlement) -> Iterator[Any]:
-        with kind.transaction(self, settlement) as opened:
-            yield opened
-            strikes.at("before settle")
-        took([settlement], [True])
+    def transaction(self: Any, settlement: Settlement) -> Loan[Any]:
+        return Loan(lend(kind.transaction(self, settlement), settlement))
+
+    def lend(opened: AbstractContextManager[Any], settlement: Settlement) -> Generator[Any, None, None]:
+        try:
+            with opened as lent:
+                yield lent
+                strikes.at("before settle")
+            took([settlement], [True])
+        finally:  # as its borrower does: a strike in `with` itself ends nothing
+            if isinstance(opened, Loan):
+                opened.close()
 
     watched = (claim, settle, start_settle, transaction)
     own = {one.__name__: one for one in watched if hasattr(kind, one.__name__)}

@@ -3,9 +3,15 @@
 from contextlib import suppress
 
 import pytest
-from prove.interrupted import WAYS, Worker
+from prove.interrupted import ERRORS, WAYS, Worker
 from prove.outcome import Options
 from prove.parts.interrupts import interrupts
+from prove.places import prepare
+from prove.stream import GROUP, make_groups
+from prove.worker import Conditions, Notes, Strikes, make_bridge
+
+from interrupts import points, strike
+from oncebridge.ledgers.loan import Loan
 
 STRIKES = 45
 
@@ -17,6 +23,25 @@ def test_no_promise_is_broken_by_exceptions_that_strike_in_a_batch(tmp_path):
     assert outcome.tried == STRIKES
     assert {outcome.figures[f"interrupt_by_{way}"] for way in WAYS} == {STRIKES // len(WAYS)}
     assert outcome.figures["places of a batch"] > outcome.figures["of them struck"] > 0
+
+
+def test_a_strike_where_a_transaction_is_lent_leaves_the_next_batch_alone(tmp_path):
+    """The watched ledger gives a transaction back as the ledger itself does, so nothing that is found is its own."""
+    notes = Notes(tmp_path / "notes")
+    conditions = Conditions(f"sqlite:///{tmp_path / 'once.db'}", "round", tmp_path / "notes", exact=True)
+    prepare(conditions.url)
+    with make_bridge(conditions, Strikes(None, notes), notes) as bridge:
+        worker = Worker(bridge, make_groups(0, "round", groups=100))
+        groups = iter(range(at, at + GROUP) for at in range(0, 100 * GROUP, GROUP))
+        worker.calm(next(groups))
+        lent = [at for at in points(lambda: worker.calm(next(groups))) if at.code is Loan.__enter__.__code__]
+        assert lent
+        for at in lent:
+            struck = strike(at, ERRORS[0]())
+            with suppress(*ERRORS), struck:
+                worker.deliver(next(groups))
+            assert struck.struck
+            assert worker.deliver(next(groups)) == []
 
 
 def acknowledges_what_was_interrupted(worker, batch, way, error):
