@@ -123,6 +123,41 @@ def test_the_server_is_told_what_settings_say(monkeypatch, tmp_path):
     assert not told.get("log_access")
 
 
+class Ended:
+    """A worker process: it ends when it is told so, unless it is stuck, and that is known a few looks later."""
+
+    def __init__(self, idx, *, is_stuck=False, looks=0):
+        """Run."""
+        self.idx, self.did = idx, []
+        self._is_stuck, self._looks = is_stuck, looks
+
+    def is_alive(self):
+        """Look."""
+        self._looks -= 1
+        return (self._is_stuck and "kill" not in self.did) or self._looks >= 0
+
+    def __getattr__(self, name):
+        """Note what is done to it."""
+        return lambda *_: self.did.append(name)
+
+
+def test_only_a_worker_that_does_not_end_is_killed(monkeypatch, tmp_path):
+    """One that has ended is left in peace, also before a busy machine has noted its end; a stuck one is named."""
+    gone, unnoted, stuck = workers = [Ended(0), Ended(1, looks=3), Ended(2, is_stuck=True)]
+    server = SimpleNamespace(wrks=[*workers], workers_kill_timeout=7)
+    monkeypatch.setattr(granian, "Granian", lambda *_, **__: server)
+    monkeypatch.setattr("oncebridge.service.workers.NOTED_SECONDS", 0.2)
+    listening = reserve_address("127.0.0.1", 0)
+    listening.held.close()
+    service, said = Workers(print, listening, ServeSettings(), folder=tmp_path, log={}), []
+    service._on_death = said.append
+    server._stop_workers()
+    assert gone.did == unnoted.did == ["terminate", "join"]
+    assert stuck.did == ["terminate", "join", "kill", "join"]
+    assert said == ["worker 3 took too long to end, and is killed"]
+    assert server.wrks == []
+
+
 # --- in the process of a worker --------------------------------------------------------------------------------
 
 

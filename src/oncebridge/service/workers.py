@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: A worker that takes this much longer than a request to end is killed.
 END_SECONDS: Final = 2
+#: Within this time the thread that watches a worker has noted its end.
+NOTED_SECONDS: Final = 1.0
 READY_POLL_SECONDS: Final = 0.05
 STARTS_MAX: Final = 3  # workers that exit before any has been up: then the settings are wrong
 QUICK_DEATH_SECONDS: Final = 30.0  # a worker that lived longer is started again at once
@@ -215,6 +217,8 @@ class Workers:
         self._server = _server(address, settings, log)
         # Granian's own loop gives up when a worker dies within seconds of its restart, and has no back-off.
         self._server._serve_loop = self._keep_running  # type: ignore[method-assign]  # noqa: SLF001
+        # On a busy machine granian's own takes workers that have ended for stuck, and kills them once more.
+        self._server._stop_workers = self._end_workers  # type: ignore[method-assign]  # noqa: SLF001
         self._restarts = Restarts()
         self._clock = SystemClock()
         #: The signals that asked for the end.
@@ -294,6 +298,27 @@ class Workers:
         then = "" if delay is None else f"; started again in {delay:g} s" if delay else "; started again"
         self._on_death(f"worker {number + 1} {how}{then}")
         return delay
+
+    def _end_workers(self) -> None:
+        """Have all workers end, and kill those that take too long. Replaces granian's own way."""
+        workers = list(self._server.wrks)
+        for worker in workers:
+            worker.terminate()
+        until = self._now() + (self._server.workers_kill_timeout or 0)
+        for worker in workers:
+            worker.join(max(0.001, until - self._now()))
+            if self._is_alive(worker):
+                self._on_death(f"worker {worker.idx + 1} took too long to end, and is killed")
+                worker.kill()
+                worker.join()
+        self._server.wrks.clear()
+
+    def _is_alive(self, worker: Any) -> bool:
+        """Return whether a worker that was waited for runs: whether it does is known a moment after its end."""
+        pause, until = threading.Event(), self._now() + NOTED_SECONDS
+        while worker.is_alive() and self._now() < until:
+            pause.wait(READY_POLL_SECONDS / 10)
+        return bool(worker.is_alive())
 
     def _stop(self, on_stop: Callable[[], None]) -> None:
         self._server.signal_handler_interrupt()  # type: ignore[no-untyped-call]
