@@ -19,6 +19,7 @@ import payloads
 from cli.test_exit_codes import PROGRAM
 from cli.test_terminal import CANARY, OURS, in_terminal, look
 from cli.test_terminal import deliveries as hostile_deliveries
+from oncebridge.cli.output import progress_bar
 from oncebridge.simulation import simulate
 
 FIELDS = ("deliveries", "events", "causes", "backtest")
@@ -252,6 +253,24 @@ def test_no_standard_input_is_said(cli, arguments):
     said = [line for line in ran.err.splitlines() if line.startswith("oncebridge: ")]
     assert (ran.code, len(said), "Traceback" in ran.err) == (2, 1, False)
     assert "there is no standard input" in said[0]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_outputs_stop_nothing(cli, capture, closed):
+    """Whoever closes an output wants nothing there: results in files are written, and no traceback is."""
+    words = f"diagnose {capture} --json --html report.html --causes causes.jsonl"
+    ran = cli.start_program("sh", "-c", f'exec "$0" -m oncebridge {words} {closed}', sys.executable).finish()
+    assert (ran.code, "Traceback" in ran.err) == (0, False)
+    assert all((cli.folder / name).stat().st_size for name in ("report.html", "causes.jsonl"))
+
+
+def test_each_amount_has_its_unit():
+    """A capture is read in bytes, and compared in parts: the bar says which."""
+    bar = progress_bar(over_bytes=True)
+    for given in ({}, {"over_bytes": False}):
+        bar.add_task("task", total=2304, completed=1000, **given)
+    amount = bar.columns[3]
+    assert [amount.render(task).plain.strip() for task in bar.tasks] == ["1.0/2.3 kB", "1000/2304"]
 
 
 def test_rows_are_not_read_as_a_capture(cli, traffic):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -162,6 +163,7 @@ def options(
 
 def run() -> int:
     """Run the command line; errors become one sentence and an exit code."""
+    _have_output()
     try:
         return _run()
     except OSError as error:
@@ -175,8 +177,7 @@ def run() -> int:
 def _run() -> int:
     try:
         result = app(standalone_mode=False, prog_name="oncebridge")
-        if sys.stdout is not None:
-            sys.stdout.flush()  # else a disk that is full is noticed when nobody can say so any more
+        sys.stdout.flush()  # else a disk that is full is noticed when nobody can say so any more
     except LedgerUnavailable as error:
         say_error(str(error))
         return EXIT_AGAIN
@@ -199,6 +200,13 @@ def _run() -> int:
             show()
         return EXIT_WRONG
     return result if isinstance(result, int) else 0
+
+
+def _have_output() -> None:
+    """Let results and messages go nowhere where they were closed: whoever did that wants none, or files alone."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
 
 
 def _drop_output() -> None:

@@ -185,7 +185,7 @@ def _studied(
         def on_part(done: int, total: int) -> None:
             if not grouping:
                 bar.update(reading, visible=False)
-                grouping.append(bar.add_task("comparing", total=total))
+                grouping.append(bar.add_task("comparing", total=total, over_bytes=False))
             bar.update(grouping[0], completed=done)
 
         found = diagnosed(

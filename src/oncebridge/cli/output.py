@@ -19,6 +19,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -35,6 +36,9 @@ from oncebridge.visible import visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from rich.progress import Task
+    from rich.text import Text
 
     from oncebridge.ledgers.protocol import Entry
 
@@ -259,13 +263,26 @@ def report_books(books: Mapping[str, int | bool], *, json: bool, is_kept: bool =
         say(f"{books['unhandled']:,} unhandled: no handler and no sink takes their topics; see oncebridge doctor")
 
 
+class _Amount(ProgressColumn):
+    """How much of a task is done: in bytes or in parts, as it says itself or all tasks of its bar do."""
+
+    def __init__(self, *, over_bytes: bool) -> None:
+        super().__init__()
+        self._over_bytes = over_bytes
+        self._bytes, self._parts = DownloadColumn(), MofNCompleteColumn()
+
+    def render(self, task: Task) -> Text:
+        """Write it."""
+        return (self._bytes if task.fields.get("over_bytes", self._over_bytes) else self._parts).render(task)
+
+
 def progress_bar(*, over_bytes: bool = False) -> Progress:
     """Make a progress bar; nothing is drawn where nobody looks."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn() if over_bytes else MofNCompleteColumn(),
+        _Amount(over_bytes=over_bytes),
         TimeElapsedColumn(),
         console=narrator,
         disable=not draws(),
