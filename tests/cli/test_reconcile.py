@@ -167,6 +167,10 @@ def test_what_must_be_changed_is_said(desk, genesys):
     assert (wrong.code, "client_secret" in wrong.err, "wrong-and" in wrong.err) == (2, True, False)
     assert desk("reconcile", "--from", "1h", "--until", "2h", CLIENT_SECRET=SECRET).code == 2
     assert desk("reconcile", "--from", "90d", CLIENT_SECRET=SECRET).code == 2
+    unset = desk("reconcile", "--since", "1h")
+    assert (unset.code, "client_secret" in unset.err, "CLIENT_SECRET" in unset.err) == (2, True, True)
+    early = desk("reconcile", "--since", "0h", CLIENT_SECRET=SECRET)
+    assert (early.code, "--since" in early.err) == (2, True)
     (desk.folder / "oncebridge.toml").write_text("attendance = true")
     unsigned = desk("reconcile", "--ledger", LEDGER)
     assert (unsigned.code, "client_id" in unsigned.err) == (2, True)

@@ -122,7 +122,8 @@ def reconcile(
         filling = Filling(bridge) if fill else None
         place, begin = place_of(bridge, expect), since or from_ or (SINCE_OF_ONE if conversation else SINCE)
         asked = (begin, until or "", conversation or "", *(expect or []))
-        question = Question(_window(bridge, begin, until), conversation, asked)
+        named = "--from" if since is None else "--since"
+        question = Question(_window(bridge, named, begin, until), conversation, asked)
         progress = None
         try:
             if details is not None:
@@ -148,17 +149,17 @@ def reconcile(
 # --- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def _window(bridge: Bridge, begin: str, until: str | None) -> Window:
+def _window(bridge: Bridge, named: str, begin: str, until: str | None) -> Window:
     from oncebridge.reconciling.comparison import Window
 
     # Never the present minute: Genesys itself does not know it yet.
     now_us = bridge.clock.now_us() // MINUTE_US * MINUTE_US
-    from_us = read_moment("--from", begin, bridge.clock.now_us()) or 0
+    from_us = read_moment(named, begin, bridge.clock.now_us()) or 0
     until_us = min(read_moment("--until", until, bridge.clock.now_us()) or now_us, now_us)
     if from_us >= until_us:
-        raise ConfigurationError(f"--from: {iso_time(from_us)} is not before {iso_time(until_us)}")
+        raise ConfigurationError(f"{named}: {iso_time(from_us)} is not before {iso_time(until_us)}")
     if until_us - from_us > DAYS_MAX * DAY_US:
-        raise ConfigurationError(f"--from: at most {DAYS_MAX} days can be asked about at a time")
+        raise ConfigurationError(f"{named}: at most {DAYS_MAX} days can be asked about at a time")
     return Window(from_us // 1000, until_us // 1000)
 
 

@@ -163,7 +163,7 @@ class GenesysAPI:
                 "divisions"
             )
         if answer.status in (_NOT_FOUND, _GONE):
-            raise NotThere(f"{self._api} has no {where}")
+            raise NotThere(f"[genesys] {self._api} has no {where}; is api_url right?")
         if answer.status not in _FAILURES and answer.status not in (_UNAUTHORIZED, 408, _TOO_MANY):
             raise Rejected(f"[genesys] {self._api} refuses {where} ({answer.status}); is api_url right?")
         return f"{self._api} answered {answer.status}"

@@ -93,8 +93,12 @@ class GenesysSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         assert self.client_id is not None
         assert self.client_secret is not None
-        try:
-            name = read_reference(self.client_id).value if is_reference(self.client_id) else self.client_id
-            return name, read_reference(self.client_secret)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"[genesys] {error}") from None
+        name = _read("client_id", self.client_id).value if is_reference(self.client_id) else self.client_id
+        return name, _read("client_secret", self.client_secret)
+
+
+def _read(setting: str, place: str) -> Secret:
+    try:
+        return read_reference(place)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"[genesys] {setting}: {error}") from None
