@@ -102,6 +102,12 @@ def test_pages_that_move_are_read_until_nothing_is_new(asked, genesys, hits_off)
     assert_found(*asked.ask(genesys))
 
 
+def test_a_run_is_named_by_the_millisecond(asked, genesys):
+    """Cron begins several runs in a second: none takes another's place in the ledger."""
+    move_to(asked, RECENT_MS + 123)
+    assert asked.ask(genesys)[0].made == "2026-03-03T10:00:00.123Z"
+
+
 class Shuffled:
     """A Genesys Cloud whose pages hold any of its conversations; one that grows gets more with each page."""
 

@@ -1,5 +1,6 @@
 """What never came is found, with its cause, and nothing else is called missing."""
 
+import json
 import random
 from collections import Counter
 
@@ -7,8 +8,10 @@ import pytest
 
 import genesys_day
 from genesys_day import BEGAN_MS, HOUR_MS, MINUTE_MS, conversations, stream, truth
+from oncebridge.attendance import NUMBERS
 from oncebridge.errors import ConfigurationError
-from oncebridge.reconciling.expected import Due
+from oncebridge.genesys.conversations import read_conversation
+from oncebridge.reconciling.expected import Due, due_of
 from oncebridge.reconciling.page import BYTES_MAX, page
 from oncebridge.reconciling.place import place_of
 from oncebridge.reconciling.silences import ALL, Activity, Cause, Silences
@@ -220,6 +223,23 @@ def test_either_wrap_up_will_do(installation):
     installation.get([renamed(raw) for raw in deliveries[:half]] + deliveries[half:])
     _, gaps = installation.read(talks)
     assert missing(gaps) == {talks[7].id: ["acw", "wrapup"]}
+
+
+def test_after_call_work_that_goes_on_is_not_missing():
+    """A conversation has ended while its agent still writes: the wrap-up is due once Genesys says when it ended."""
+    (talk,) = conversations(1)
+    details = talk.details
+    segments = [one for who in details["participants"] for one in who["sessions"][0]["segments"]]
+    (wrap_up,) = [one for one in segments if one["segmentType"] == "wrapup"]
+
+    def families():
+        conversation = read_conversation(json.dumps(details).encode())
+        return {one.family for one in due_of(conversation, frozenset(NUMBERS))}
+
+    assert {"user.end", "wrapup", "acw"} <= families()
+    del wrap_up["segmentEnd"]
+    assert "user.end" in families()
+    assert not {"wrapup", "acw"} & families()
 
 
 def test_sessions_are_counted_where_their_ids_differ(installation):

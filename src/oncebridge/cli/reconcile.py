@@ -189,7 +189,7 @@ class _Saved:
                 for _ in self._texts(lambda _: None):
                     pass
             window = question.window._replace(watermark_ms=milliseconds(self._answers.available))
-            made = iso(bridge.clock.now_us() // 1000)
+            made = iso(bridge.clock.now_us() // 1000, "milliseconds")
             return study_files(found, question._replace(window=window), made, place, gaps)
 
     def _conversations(self, progress: Callable[[int], None]) -> Iterator[Conversation]:

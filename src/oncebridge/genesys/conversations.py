@@ -30,7 +30,7 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     media: str = ""
     started_ms: int | None = None
     ended_ms: int | None = None
-    #: When its after-call work ended; None if there was none.
+    #: When its after-call work ended; None if there was none, or it goes on.
     wrapped_ms: int | None = None
     participant: str | None = None
     user: str | None = None
@@ -154,14 +154,14 @@ def _session(participant: _Participant, session: _Session, name: str) -> Session
     wraps = [one for one in segments if (one.segmentType or "").lower() == _WRAP_UP]
     ends = _times(one.segmentEnd for one in segments)
     talked = _times(one.segmentEnd for one in segments if one not in wraps)
-    wrapped = _times(one.segmentEnd or one.segmentStart for one in wraps)
+    wrapped = _times(one.segmentEnd for one in wraps)  # an agent who is still at it has brought nothing yet
     return Session(
         (participant.purpose or "").lower(),
         name,
         (session.mediaType or "").lower(),
         min(_times(one.segmentStart for one in segments), default=None),
         max(talked or ends, default=None),
-        max(wrapped or ends, default=0) if wraps else None,
+        max(wrapped, default=None),
         participant.participantId,
         participant.userId,
         _last(one.queueId for one in segments),

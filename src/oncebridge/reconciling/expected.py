@@ -73,7 +73,7 @@ def _due_of_session(conversation: Conversation, session: Session) -> Iterator[Du
         yield Due(f"{kind}.end", session.id, ended_ms)
     if session.wrapped_ms is not None and kind == "user":
         for family in WRAP_UPS:
-            yield Due(family, session.id, session.wrapped_ms or ended_ms)
+            yield Due(family, session.id, session.wrapped_ms)
 
 
 def compare(due: list[Due], came: Mapping[str, AbstractSet[bytes]], secret: bytes) -> Compared:

@@ -48,7 +48,7 @@ class ShownSilence(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One run of `reconcile`."""
 
-    #: When it was made; also its name.
+    #: When it was made, to the millisecond: also its name, since cron begins several in a second.
     made: str
     since: str
     until: str

@@ -79,8 +79,8 @@ class Study:
         """Return of which conversations something came since another run, by the ledger's clock."""
         digests = [conversation_digest(one, self._place.known.secret) for one in conversations]
         found = zip(conversations, self._place.ledger.attendance(digests), strict=True)
-        second_over_us = ((milliseconds(made) or 0) + 1000) * 1000  # runs are named by whole seconds
-        return {one for one, attendance in found if attendance is not None and attendance.last_us >= second_over_us}
+        made_us = (milliseconds(made) or 0) * 1000
+        return {one for one, attendance in found if attendance is not None and attendance.last_us > made_us}
 
     def gaps(self, fill: Callable[[Gap, str], None] = lambda *_: None) -> Iterator[ShownGap]:
         """Yield all gaps with their causes, once `fill` got each."""
@@ -156,7 +156,7 @@ def _begun(api: GenesysAPI, question: Question, now_ms: int, place: Place) -> Pr
     progress = Progress(
         asked=[*question.asked],
         id=secrets.token_hex(8),
-        made=iso(now_ms),
+        made=iso(now_ms, "milliseconds"),
         from_ms=question.window.from_ms,
         until_ms=question.window.until_ms,
         watermark_ms=watermark_ms(api),
