@@ -15,10 +15,9 @@ from typing import Any, Final
 from oncebridge.markup import SCRIPT, STYLE, Cell, Column, Markup, definitions, details, joined, table, tag, to_copy
 from prove.guarantees import GUARANTEES, NOT_SHOWN
 from prove.parts import PARTS
-from prove.results import ROOT, saved
+from prove.results import PAGE, saved
 from prove.specification import CHECKING, ENGINE, NEEDED_IN, SOURCE, WORLDS
 
-PAGE: Final = ROOT / "docs" / "evidence.html"
 #: Parts that draw nothing: within their bounds there is no chance.
 ENUMERATED: Final = ("exploration", "specification", "conformance", "conformance-echoes", "conformance-returns")
 OWN_STYLE: Final = """

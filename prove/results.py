@@ -15,6 +15,9 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "prove" / "results.json"
+#: Where they are shown.
+PAGE: Final = ROOT / "docs" / "evidence.html"
+NOT_ATTACKED: Final = tuple(f":!{path.relative_to(ROOT)}" for path in (RESULTS, PAGE))
 
 
 def saved() -> list[dict[str, Any]]:
@@ -65,8 +68,15 @@ def circumstances() -> dict[str, str]:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    """Name the commit that was attacked, and say if it was changed; what the harness itself writes is no change."""
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        commit = _git("rev-parse", "--short", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_ATTACKED)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,6 +1,7 @@
 """Results that are kept: none takes another's place that it should not, also where several parts save at once."""
 
 import re
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,6 +9,8 @@ from prove.evidence import PAGE, page
 from prove.guarantees import GUARANTEES
 
 from prove import results
+
+COMMIT_NOW = results._commit
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +31,23 @@ def test_parts_that_save_at_the_same_time_keep_every_result():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(results.save, rows))
     assert {(one["part"], one["ledger"]) for one in results.saved()} == {(one["part"], one["ledger"]) for one in rows}
+
+
+def test_what_was_attacked_is_the_commit_whatever_the_harness_has_written(tmp_path, monkeypatch):
+    """Results and their page are no change of the program; anything else that is known to git is."""
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    assert COMMIT_NOW() == "unknown"
+    known = [tmp_path / name for name in ("prove/results.json", "docs/evidence.html", "program.py")]
+    for path in known:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("as it was")
+    person = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    for command in (("init", "-q"), ("add", "."), (*person, "commit", "-q", "-m", "first")):
+        subprocess.run(("git", "-C", tmp_path, *command), check=True)
+    commit = COMMIT_NOW()
+    for path, name in zip(known, (commit, commit, f"{commit}-dirty"), strict=True):
+        path.write_text("written since")
+        assert COMMIT_NOW() == name
 
 
 def test_a_smaller_result_does_not_take_the_place_of_a_larger_one():
