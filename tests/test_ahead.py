@@ -71,6 +71,15 @@ def bridge(ledger):
         yield bridge
 
 
+def test_a_repeat_that_settles_everything_leaves_nothing_to_settle(ledger):
+    """Where a reply is lost, the repeat carries the ends that wait, too; no empty call follows, which might fail."""
+    ledger.lose_reply = lambda _verb, _number: True
+    with Bridge(ledger, settings=Settings(settle_within_seconds=0)) as bridge:
+        bridge.on("*")(lambda _event: None)
+        assert {result.outcome for result in bridge.process_many(facts(2))} == {"done"}
+    assert ledger.started["settle"] == 1
+
+
 def test_an_end_is_under_way_while_the_next_handler_runs(ledger):
     """With no time to wait, each end is started by itself, and never more than one is on its way."""
     with Bridge(ledger, settings=Settings(settle_within_seconds=0)) as bridge:

@@ -157,6 +157,8 @@ class BatchCompleter:
                 self._conclude(waiting, kept)
                 return
             self._await_under_way()
+            if not self._waiting:  # settled just now, with those whose settle was lost
+                return
             waiting = self._waiting
             started = self._started(self._ahead, settlements_of(waiting))
             self._under_way = waiting, started
