@@ -18,7 +18,7 @@ from prove.checks import Judgement, judge, read_notes
 from prove.faults import EFFECTS_MAX, HARMLESS, WHERES, Fault, Kind, Where, make_faults
 from prove.places import kind_of
 from prove.round import PATIENCE_SECONDS, Round, Told, each_in_child, in_child
-from prove.stream import Stream, make_stream
+from prove.stream import Stream, make_returns, make_stream
 from prove.worker import CLAIMS, Conditions, Notes, Program, Strikes, worker
 
 if TYPE_CHECKING:
@@ -28,6 +28,15 @@ FAULTS_PER_ROUND: Final = 8
 #: A lease of this length ends only with its worker, however slow the machine is.
 LONG_LEASE_SECONDS: Final = 10.0
 WORKERS: Final = 2
+#: Of all rounds: those whose workers forget what was settled long ago, of which there is nothing. Redis and DynamoDB
+#: look through all that the rounds before have left, so there it is done less often.
+PURGING_SHARE: Final = {"sqlite": 0.2, "postgres": 0.2, "redis": 0.05, "dynamodb": 0.02}
+#: Of all rounds: those in which the ledger is asked about each acknowledgement.
+LOOKING_SHARE: Final = 0.2
+#: Of the rounds whose stream nobody has chosen: those of entities that change back, of which some states are echoes;
+#: and those whose ends are settled several in a call, since no transaction comes between them.
+RETURNING_SHARE: Final = 0.2
+TOGETHER_SHARE: Final = 0.3
 NUMBER: Final = re.compile(r"\d[\d.]*")
 #: Words of lines that say what befell a worker, or the servers and the network.
 STRUCK: Final = ("fault", "trouble")
@@ -59,7 +68,7 @@ class Attack:
     wheres: tuple[Where, ...] = WHERES
     #: At which effect of a life a fault strikes at the latest.
     effects_max: int = EFFECTS_MAX
-    make_stream: Callable[..., Stream] = make_stream
+    make_stream: Callable[..., Stream] | None = None
     #: How long a round may take, beside a second for each fault.
     patience_seconds: float = PATIENCE_SECONDS
     settle_within_seconds: float = 0.001
@@ -70,8 +79,19 @@ class Attack:
     between: Callable[[str], None] | None = None
     #: Called before the second pass: waits for the end of what was begun then.
     after: Callable[[], None] | None = None
+    #: In how many rounds workers purge; the usual share otherwise.
+    purging_share: float | None = None
+    #: Whether each acknowledgement is looked at; in some rounds otherwise.
+    looks: bool = False
+    #: Whether nothing befalls workers that could excuse a double, although leases are short.
+    calm: bool = False
     #: Rounds that run beside each other: most of a round is spent waiting for leases and disks.
     at_once: int = 1
+
+    @property
+    def is_varied(self) -> bool:
+        """Whether its rounds are of several kinds: nobody has chosen one."""
+        return self.make_stream is None and self.drive is None and not self.sizes
 
 
 @dataclass
@@ -91,6 +111,8 @@ class Tally:
     rounds: int = 0
     deliveries: int = 0
     events: int = 0
+    #: Those that had effects in transactions, too.
+    in_transaction: int = 0
     struck: Counter[str] = field(default_factory=Counter)
     #: The same in full, as it stands in the histories.
     strikes: Counter[str] = field(default_factory=Counter)
@@ -168,6 +190,7 @@ def add_round(
     tally.rounds += 1
     tally.deliveries += len(stream.arrivals)
     tally.events += len(stream.events)
+    tally.in_transaction += len(stream.events) if judgement.exact else 0
     strikes = [words[3] for words in (line.split(" ") for line in history) if words[2] in STRUCK]
     tally.strikes.update(strikes)
     tally.struck.update(strike.partition("_")[0] for strike in strikes)
@@ -184,7 +207,10 @@ def add_round(
 
 def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgement, Told, Stream, list[str]]:
     """Run one round with these faults, and judge it."""
+    kind = random.Random(f"{name} kind").random()
     is_exact = plan.exact and kind_of(plan.ledger) in exact.LEDGERS and plan.way_in != CLAIMS
+    if plan.is_varied:
+        is_exact = is_exact and not RETURNING_SHARE <= kind < RETURNING_SHARE + TOGETHER_SHARE
     # A round of its own each time: what an earlier try of the same round left must not help this one.
     unique = f"{name}-{time.monotonic_ns():x}"
     notes = plan.folder / f"{unique}.notes"
@@ -192,16 +218,23 @@ def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgeme
         url=plan.url, name=unique, notes=notes, exact=is_exact, spoil=plan.spoil, way_in=plan.way_in,
         lease_seconds=plan.lease_seconds, service=plan.service, secret=plan.secret, program=plan.program,
         inherit=plan.inherit, settle_within_seconds=plan.settle_within_seconds, effect_seconds=plan.effect_seconds,
+        purges=random.Random(f"{name} purges").random() < _purging_share(plan),
+        looks=plan.looks or random.Random(f"{name} looks").random() < LOOKING_SHARE,
     )  # fmt: skip
-    stream = plan.make_stream(plan.seed, name, called=unique, **plan.sizes)
+    make = make_returns if plan.is_varied and kind < RETURNING_SHARE else plan.make_stream or make_stream
+    stream = make(plan.seed, name, called=unique, **plan.sizes)
     told = (
         plan.drive(conditions, stream, faults, plan.seed) if plan.drive else _by_calls(plan, conditions, stream, faults)
     )
     if plan.after:
         plan.after()
-    calm = plan.lease_seconds >= LONG_LEASE_SECONDS and {fault.kind for fault in faults} <= set(HARMLESS)
+    calm = plan.calm or (plan.lease_seconds >= LONG_LEASE_SECONDS and {fault.kind for fault in faults} <= set(HARMLESS))
     judgement, history = judge_round(conditions, stream, told, undisturbed=calm)
     return judgement, told, stream, history
+
+
+def _purging_share(plan: Attack) -> float:
+    return PURGING_SHARE[kind_of(plan.ledger)] if plan.purging_share is None else plan.purging_share
 
 
 def judge_round(

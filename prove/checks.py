@@ -29,6 +29,8 @@ class Seen:
     effects: list[Effect] = field(default_factory=list)
     #: Ends of claims that a ledger took as done: key and token.
     settled: list[tuple[str, int]] = field(default_factory=list)
+    #: What was acknowledged, and at which handler, while its ledger did not have it settled.
+    vain: list[str] = field(default_factory=list)
     #: Rows of the transactional sink per event; None where there is none.
     exact: Mapping[int, int] | None = None
     #: Effects of a second pass, in which every event comes once more.
@@ -46,6 +48,8 @@ def read_notes(path: Path) -> Seen:
             seen.effects.append(Effect(int(words[0]), words[1], int(words[2])))
         elif what == "settled":
             seen.settled.append((words[0], int(words[1])))
+        elif what == "vain":
+            seen.vain.append(words[0])
     seen.history = lines
     return seen
 
@@ -59,6 +63,7 @@ class Judgement:
     doubled_exactly: tuple[int, ...] = ()
     doubled_keyed: tuple[int, ...] = ()
     stale_settles: tuple[str, ...] = ()
+    vain: tuple[str, ...] = ()
     #: Entities whose last state at a sink that compares tokens is not the newest.
     not_newest: tuple[int, ...] = ()
     stuck: tuple[int, ...] = ()
@@ -67,6 +72,8 @@ class Judgement:
     again: int = 0
     #: Allowed: effects more than one per event at a sink without any protection.
     doubled_plain: int = 0
+    #: Whether there was a sink in the ledger's transaction.
+    exact: bool = False
     #: Whether nothing happened that could excuse that.
     undisturbed: bool = False
 
@@ -78,6 +85,7 @@ class Judgement:
             "doubled in the transaction": len(self.doubled_exactly),
             "doubled under another key": len(self.doubled_keyed),
             "stale settles": len(self.stale_settles),
+            "acknowledged in vain": len(self.vain),
             "not the newest state": len(self.not_newest),
             "never acknowledged": len(self.stuck),
             "books out of balance": self.unbalanced,
@@ -106,11 +114,13 @@ def judge(
         doubled_exactly=tuple(number for number, times in sorted((seen.exact or {}).items()) if times > 1),
         doubled_keyed=tuple(number for number, known in sorted(keys.items()) if len(known) > 1),
         stale_settles=tuple(key for key, known in tokens.items() if len(known) > 1),
+        vain=tuple(seen.vain),
         not_newest=tuple(_not_newest(events, seen.effects)),
         stuck=tuple(stuck),
         unbalanced=unbalanced,
         again=seen.again,
         doubled_plain=sum(plain.values()) - len(plain),
+        exact=seen.exact is not None,
         undisturbed=undisturbed,
     )
 

@@ -7,15 +7,18 @@ import hashlib
 import json
 import lzma
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from oncebridge.markup import SCRIPT, STYLE, Cell, Column, Markup, definitions, details, joined, table, tag, to_copy
-from prove.guarantees import GUARANTEES, NOT_SHOWN
+from prove.guarantees import CONTROLLED_BY_TESTS, GUARANTEES, NOT_SHOWN
 from prove.parts import PARTS
+from prove.parts.controls import CONTROLS
+from prove.places import kind_of
 from prove.results import PAGE, saved
+from prove.sinks import LEDGERS, SINKS, Sink, at_sink, broken_at, judged
 from prove.specification import CHECKING, ENGINE, NEEDED_IN, SOURCE, WORLDS
 
 #: Parts that draw nothing: within their bounds there is no chance.
@@ -59,16 +62,14 @@ CREDIT: Final = (
     "The checker is tla-checker (npm, MIT OR Apache-2.0), unchanged but for what makes a module of it. "
     "It runs in this page, which asks for nothing from outside."
 )
-COLUMNS: Final = (
+FIRST_COLUMNS: Final = (
     Column("ledger"),
     Column("tried", is_number=True),
+    Column("so each 0 means a rate below", is_number=True),
     Column("lost", is_number=True),
-    Column("doubled", is_number=True),
-    Column("so the rate is below", is_number=True),
-    Column("doubled where nothing prevents it", is_number=True),
-    Column("seed", is_number=True),
-    Column("commit, date"),
 )
+LAST_COLUMNS: Final = (Column("seed", is_number=True), Column("commit, date"))
+ANYWHERE: Final = Column("doubled anywhere", is_number=True)
 
 
 def write_page(path: Path = PAGE) -> None:
@@ -81,6 +82,7 @@ def write_page(path: Path = PAGE) -> None:
 def page(rows: Sequence[dict[str, Any]]) -> str:
     """Write everything into one file that asks for nothing else."""
     by_part = {part: list(found) for part, found in groupby(rows, key=lambda row: row["part"])}
+    controls = {name: what for row in by_part.get("controls", []) for name, what in row["figures"].items()}
     main = tag(
         "main",
         tag("p", tag("span", "Oncebridge", class_="brand"), "evidence", class_="eyebrow"),
@@ -92,9 +94,11 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         ),
         _figures(rows),
         _ways(),
-        *(_guarantee(*guarantee, by_part) for guarantee in GUARANTEES),
+        _by_ledger(by_part),
+        _by_sink(rows),
+        *(_guarantee(*guarantee, by_part, controls) for guarantee in GUARANTEES),
         _specification(),
-        _controls(by_part.get("controls", [])),
+        _controls(by_part.get("controls", []), controls),
         _not_shown(),
         id="main",
     )
@@ -140,17 +144,84 @@ def _figures(rows: Sequence[dict[str, Any]]) -> Markup:
 
 
 def _ways() -> Markup:
-    places = [(f"g{at}", title) for at, (title, _, _) in enumerate(GUARANTEES)]
+    places = [("ledgers", "By guarantee and ledger"), ("sinks", "By sink and ledger")]
+    places += [(f"g{at}", title) for at, (title, _, _) in enumerate(GUARANTEES)]
     places += [("specification", "The specification, checked here"), ("controls", "Negative controls")]
     places.append(("not-shown", "What is not shown"))
     return tag("nav", *(tag("a", title, href=f"#{place}") for place, title in places), aria_label="On this page")
 
 
-def _guarantee(title: str, promise: str, parts: Sequence[str], by_part: dict[str, list[dict[str, Any]]]) -> Markup:
+def _by_ledger(by_part: dict[str, list[dict[str, Any]]]) -> Markup:
+    """Show the guarantees as rows, and what was tried of each on every ledger."""
+    columns = (Column("guarantee"), *(Column(name) for name in (*LEDGERS.values(), "without one")))
+    cells = []
+    for title, _, parts in GUARANTEES:
+        rows = [row for part in parts for row in by_part.get(part, [])]
+        attacked = {ledger for part in parts for ledger in PARTS[part].ledgers}
+        kept = [
+            _kept([row for row in rows if kind_of(row["ledger"]) == ledger])
+            if ledger in attacked
+            else Cell("no part for it", class_="quiet")
+            for ledger in (*LEDGERS, "")
+        ]
+        cells.append((None, [Cell(title), *kept]))
+    return tag(
+        "section",
+        tag("h2", "By guarantee and ledger"),
+        tag("p", "How often it was attacked, in all parts below, and what was lost or doubled against a promise."),
+        table("What was tried of each guarantee, by ledger", columns, cells),
+        id="ledgers",
+    )
+
+
+def _kept(rows: Sequence[dict[str, Any]]) -> Cell:
+    if not rows:
+        return Cell("nothing shown yet", class_="quiet")
+    broken = [row["part"] for row in rows if not row["held"]]
+    lost, doubled = (sum(row[what] for row in rows) for what in ("lost", "doubled"))
+    words = f"{sum(row['tried'] for row in rows):,} tried, {lost:,} lost, {doubled:,} doubled"
+    return Cell(f"{words}; broken: {', '.join(broken)}" if broken else words, class_="broken" if broken else "held")
+
+
+def _by_sink(rows: Sequence[dict[str, Any]]) -> Markup:
+    """Show what each kind of sink got on every ledger, with a bound for zero."""
+    columns = (Column("sink"), *(Column(name) for name in LEDGERS.values()))
+    cells = [(None, [Cell(sink.name), *(_at_sink(sink, ledger, rows) for ledger in LEDGERS)]) for sink in SINKS]
+    return tag(
+        "section",
+        tag("h2", "By sink and ledger"),
+        tag(
+            "p",
+            "What became of events at a sink in the ledger's transaction, at one that knows keys, at one that refuses "
+            "lower tokens, and at one that does neither.",
+        ),
+        table("What each kind of sink got, by ledger", columns, cells),
+        id="sinks",
+    )
+
+
+def _at_sink(sink: Sink, ledger: str, rows: Sequence[dict[str, Any]]) -> Cell:
+    if ledger not in sink.ledgers:
+        return Cell("has no transaction for it", class_="quiet")
+    events, broken = at_sink(sink, ledger, rows)
+    if not events:
+        return Cell("nothing shown yet", class_="quiet")
+    words = f"{broken:,} {sink.what}, of {events:,}"
+    if sink.broken is None:
+        return Cell(words)
+    return Cell(words if broken else f"{words}: a rate below {3 / events:.2g}", class_="broken" if broken else "held")
+
+
+def _guarantee(
+    title: str,
+    promise: str,
+    parts: Sequence[str],
+    by_part: dict[str, list[dict[str, Any]]],
+    controls: Mapping[str, Any],
+) -> Markup:
     at = [guarantee[0] for guarantee in GUARANTEES].index(title)
-    shown = [_part(name, by_part[name]) if by_part.get(name) else _not_yet(name) for name in parts]
-    doubt = tag("p", "Whether these rounds would notice: ", tag("a", "negative controls", href="#controls"), ".")
-    return tag("section", tag("h2", title), tag("p", promise, class_="claim"), *shown, doubt, id=f"g{at}")
+    shown = [_part(name, by_part[name], controls) if by_part.get(name) else _not_yet(name) for name in parts]
+    return tag("section", tag("h2", title), tag("p", promise, class_="claim"), *shown, id=f"g{at}")
 
 
 def _not_yet(name: str) -> Markup:
@@ -163,28 +234,44 @@ def _not_yet(name: str) -> Markup:
     )
 
 
-def _part(name: str, rows: Sequence[dict[str, Any]]) -> Markup:
+def _part(name: str, rows: Sequence[dict[str, Any]], controls: Mapping[str, Any]) -> Markup:
     part = PARTS[name]
-    cells = [(None if row["held"] else "bad", _cells(row)) for row in rows]
+    sinks = [sink for sink in SINKS if name in sink.parts]
+    at_sinks = [Column(sink.title, is_number=True) for sink in sinks] or [ANYWHERE]
+    cells = [(None if row["held"] else "bad", _cells(row, sinks)) for row in rows]
     notes = sorted({note for row in rows for note in row["notes"]})
     said = [
         tag("h3", f"{name}: {part.title}"),
-        table(f"{name}, counted in {part.unit}", COLUMNS, cells),
-        tag("p", _circumstances(rows), class_="quiet"),
-        to_copy(_short_command(rows[0]), f"what repeats a little of {name} {rows[0]['ledger']}".strip()),
+        table(f"{name}, counted in {part.unit}", (*FIRST_COLUMNS, *at_sinks, *LAST_COLUMNS), cells),
     ]
-    if missing := [ledger for ledger in part.ledgers if ledger not in {row["ledger"] for row in rows}]:
-        said.insert(
-            2, tag("p", f"No result is kept yet on {', '.join(missing)}: there this shows nothing.", class_="bad")
-        )
-    if len(rows) > 1:
-        commands = [tag("pre", _short_command(row)) for row in rows[1:]]
-        said.append(details("The same on the other ledgers", *commands))
+    if missing := [ledger for ledger in part.ledgers if ledger not in {kind_of(row["ledger"]) for row in rows}]:
+        said.append(tag("p", f"No result is kept yet on {', '.join(missing)}: there this shows nothing.", class_="bad"))
+    said.append(_beside(name, controls))
+    said.append(tag("p", _circumstances(rows), class_="quiet"))
+    said += [to_copy(_short_command(row), f"what repeats a little of {name} {row['ledger']}".strip()) for row in rows]
     if notes:
         said.append(details("What a reader should know", tag("ul", *(tag("li", note) for note in notes))))
     failed = [row for row in rows if row["history"]]
     said += [details(f"How it failed on {row['ledger']}", tag("pre", "\n".join(row["history"]))) for row in failed]
     return tag("article", *said, id=f"part-{name}")
+
+
+def _beside(name: str, controls: Mapping[str, Any]) -> Markup:
+    """Say what the same rounds find in programs that are known to be wrong."""
+    own = [control.name for control in CONTROLS if control.beside == name]
+    said = [
+        tag("li", f"{shown}: ", tag("strong", _in_words(what)))
+        for shown, what in controls.items()
+        if shown.rpartition(" (")[0] in own
+    ]
+    if own and not said:
+        said.append(tag("li", f"{'; '.join(own)}: no result is kept yet"))
+    if name in CONTROLLED_BY_TESTS:
+        does, where = CONTROLLED_BY_TESTS[name]
+        said.append(tag("li", f"a program that {does}: must be caught each time by ", tag("code", where)))
+    if not said:
+        return tag("p", "No wrong program is tried against this part.", class_="bad")
+    return tag("div", tag("p", "Negative controls, by which it would be noticed:"), tag("ul", *said))
 
 
 def _circumstances(rows: Sequence[dict[str, Any]]) -> str:
@@ -194,21 +281,27 @@ def _circumstances(rows: Sequence[dict[str, Any]]) -> str:
     return f"{minutes} minutes in all on {machines}. About two minutes of it again:"
 
 
-def _cells(row: dict[str, Any]) -> list[Cell]:
+def _cells(row: dict[str, Any], sinks: Sequence[Sink]) -> list[Cell]:
     bound = f"{3 / row['tried']:.2g}" if row["held"] and row["tried"] else "no bound: it failed"
     if row["part"] in ENUMERATED and row["held"]:
         bound = "none drawn: each was looked at"
     kept = "held" if row["held"] else "broken"
+    own = judged(row["part"], kind_of(row["ledger"]))
+    doubled = [_at(sink, row) if sink in own else Cell("no such sink", class_="quiet") for sink in sinks]
     return [
         Cell(row["ledger"] or "none needed"),
         Cell(_tried(row), row["tried"]),
-        Cell(f"{row['lost']:,}", row["lost"], kept),
-        Cell(f"{row['doubled']:,}", row["doubled"], kept),
         Cell(bound),
-        Cell(f"{row['doubled_plain']:,}", row["doubled_plain"]),
+        Cell(f"{row['lost']:,}", row["lost"], kept),
+        *(doubled or [Cell(f"{row['doubled']:,}", row["doubled"], kept)]),
         Cell(str(row["seed"])),
         Cell(f"{row['commit']}, {row['date']}"),
     ]
+
+
+def _at(sink: Sink, row: dict[str, Any]) -> Cell:
+    number = broken_at(sink, row)
+    return Cell(f"{number:,}", number, None if sink.broken is None else "broken" if number else "held")
 
 
 def _tried(row: dict[str, Any]) -> str:
@@ -288,7 +381,7 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _controls(rows: Sequence[dict[str, Any]]) -> Markup:
+def _controls(rows: Sequence[dict[str, Any]], found: Mapping[str, Any]) -> Markup:
     """Show what the same rounds found in programs that are known to be wrong."""
     said = tag(
         "p",
@@ -296,12 +389,12 @@ def _controls(rows: Sequence[dict[str, Any]]) -> Markup:
         "by hand and on this program with a single check taken out:",
     )
     columns = (Column("program"), Column("what the judge found"))
-    found = {name: what for row in rows for name, what in row["figures"].items()}
+    repeated = [to_copy(_short_command(row), f"what repeats a little of them on {row['ledger']}") for row in rows]
     cells = [(None, [Cell(name), Cell(_in_words(what))]) for name, what in found.items()]
     inside = (
         [table("Negative controls", columns, cells)] if found else [tag("p", "No result is kept yet.", class_="bad")]
     )
-    return tag("section", tag("h2", "Negative controls"), said, *inside, id="controls")
+    return tag("section", tag("h2", "Negative controls"), said, *inside, *repeated, id="controls")
 
 
 def _in_words(what: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["kill", "stop", "raise", "lose", "pause", "leave"]
+Kind = Literal["kill", "stop", "raise", "lose", "pause", "leave", "away"]
 #: Of these nobody loses a lease that is long enough, so they excuse no double. They strike again and again.
 HARMLESS: Final[tuple[Kind, ...]] = ("lose", "pause", "leave")
 #: Where it strikes: before or after a call of the ledger, in a handler before or after its effect, or at any line of

@@ -51,3 +51,25 @@ NOT_SHOWN: Final = (
     "Zero. A bound of 3/N says that a rate above it would have shown itself with 95 % certainty in as many tries.",
     "Receivers. That yours honours a key or compares tokens is for you to test.",
 )
+
+#: Wrong programs that tests try against a part: what each of them does, and where.
+CONTROLLED_BY_TESTS: Final = {
+    "ways-in": ("calls events done before their effect", "tests/prove/test_ways_in.py"),
+    "interrupts": ("acknowledges what was interrupted, or waits for ever", "tests/prove/test_interrupts.py"),
+    "forks": ("does not look at the process", "tests/prove/test_forks.py"),
+    "network": ("takes no answer for a duplicate", "tests/prove/test_network.py"),
+    "redis": ("runs on a server without its append-only file", "tests/prove/test_servers.py"),
+    "outage": ("acknowledges without a ledger", "tests/prove/test_outage.py"),
+    "clocks": ("goes by its workers' clocks", "tests/prove/test_clocks.py"),
+    "resources": ("acknowledges what could not be written", "tests/prove/test_resources.py"),
+    "soak": ("keeps what it was asked", "tests/prove/test_soak.py"),
+    "fuzz": ("crashes, hides an event, or takes long", "tests/prove/test_fuzz.py"),
+    "poison": ("ignores the org, or believes every time or version", "tests/prove/test_poison.py"),
+    "canaries": ("logs a payload", "tests/prove/test_canaries.py"),
+    "schedules": ("lacks a rule of the protocol", "tests/prove/test_schedules.py"),
+    "exploration": ("lacks any one rule of the protocol", "tests/exploration/test_rules_removed.py"),
+    "specification": ("lacks any one of its rules", "tests/prove/test_specification.py"),
+    "conformance": ("takes a step that is none of the specification's", "tests/prove/test_specification.py"),
+    "conformance-echoes": ("takes a step that is none of the specification's", "tests/prove/test_specification.py"),
+    "conformance-returns": ("takes a step that is none of the specification's", "tests/prove/test_specification.py"),
+}

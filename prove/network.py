@@ -15,7 +15,8 @@ from typing import Final, Literal, get_args
 from prove.wires import CONVERSATIONS, Conversation
 from prove.worker import Notes, receive, send
 
-Kind = Literal["lost", "delayed", "cut", "dripped", "halfopen"]
+#: All of them befall a reply, but for the last: its request never arrives.
+Kind = Literal["lost", "delayed", "cut", "dripped", "halfopen", "unsent"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 #: Replies of logging in and opening, which few connections get past, and of a whole round.
 EARLY: Final = 7
@@ -33,7 +34,7 @@ class Strike:
     """What befalls one connection."""
 
     kind: Kind
-    #: The reply, from 1.
+    #: The reply, or its request, from 1.
     at: int
     #: From 0 to 1: where a reply is cut, how slowly it drips, how long it is kept back, whether the end is a reset.
     how: float
@@ -104,6 +105,7 @@ class _Line:
         self._deadline_seconds = deadline_seconds
         self._writers: list[asyncio.StreamWriter] = []
         self._replies = 0
+        self._asked = 0
         self._is_silent = False
         self._over = asyncio.Event()
         #: Set once nothing of it is left.
@@ -138,17 +140,30 @@ class _Line:
     async def _requests(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(CHUNK):
-                if not self._is_silent:
-                    self._conversation.request(data)
-                    to_server.write(data)
-                    await to_server.drain()
+                if self._is_silent:
+                    continue
+                waiting = len(self._conversation.asked)
+                self._conversation.request(data)
+                self._asked += len(self._conversation.asked) - waiting
+                if self._strike is not None and self._strike.kind == "unsent" and self._asked >= self._strike.at:
+                    await self._lost(self._strike)
+                    return
+                to_server.write(data)
+                await to_server.drain()
+
+    async def _lost(self, strike: Strike) -> None:
+        """Lose a request, so that its client waits in vain or is cut off."""
+        self._note(strike, self._conversation.asked[-1])
+        self._is_silent = True
+        await self._wait(GIVE_UP * self._deadline_seconds if strike.how < 0.5 else 0.0)
+        self.close()
 
     async def _pass_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(CHUNK):
                 for asked, reply in self._conversation.replies(data):
                     self._replies += 1
-                    if self._strike is not None and self._replies == self._strike.at:
+                    if self._strike is not None and self._strike.kind != "unsent" and self._replies == self._strike.at:
                         await self._struck(self._strike, reply, asked, writer)
                         if self._over.is_set():
                             return
@@ -157,9 +172,12 @@ class _Line:
                 await writer.drain()
             writer.write(self._conversation.rest())
 
-    async def _struck(self, strike: Strike, reply: bytes, asked: str, writer: asyncio.StreamWriter) -> None:
+    def _note(self, strike: Strike, asked: str) -> None:
         if self._notes is not None:
             self._notes.write("trouble", f"{strike.kind}_at_reply_{strike.at}_to_{asked}")
+
+    async def _struck(self, strike: Strike, reply: bytes, asked: str, writer: asyncio.StreamWriter) -> None:
+        self._note(strike, asked)
         deadline = HANDSHAKE_SECONDS if asked in HANDSHAKE else self._deadline_seconds
         if strike.kind == "halfopen":
             self._is_silent = True

@@ -91,6 +91,8 @@ class Round:
         self._give_up = 0.0
         begun, each = time.monotonic(), spread_seconds / len(stream.arrivals)
         self._due: list[tuple[float, int]] = [(begun + at * each, at) for at in range(len(stream.arrivals))]
+        #: As with a queue, whoever acknowledges a delivery deletes it, also where somebody else has it by now.
+        self._acknowledged: set[int] = set()
         self.told = Told()
 
     def run(self) -> Told:
@@ -180,12 +182,13 @@ class Round:
         acknowledged = set(life.batch).difference(unacknowledged)
         if acknowledged:  # slow is not stuck
             self._give_up = max(self._give_up, time.monotonic() + self._patience_seconds)
+        self._acknowledged |= acknowledged
         self._due = [(when, at) for when, at in self._due if at not in acknowledged]
         life.batch = []
         self._come_again(unacknowledged, time.monotonic() + AGAIN_SECONDS)
 
     def _come_again(self, batch: Sequence[int], when: float) -> None:
-        known = {at for _, at in self._due}
+        known = self._acknowledged.union(at for _, at in self._due)
         self._due += [(when, at) for at in batch if at not in known]
 
     def _bury(self, life: _Life) -> None:
@@ -203,7 +206,7 @@ class Round:
     def _end(self) -> None:
         """Let the stopped go on, for what they do late must be seen; then end everybody."""
         left = {at for _, at in self._due}.union(*(life.batch for life in self._lives.values()))
-        self.told.stuck = sorted({self._stream.arrivals[at][0] for at in left})
+        self.told.stuck = sorted({self._stream.arrivals[at][0] for at in left - self._acknowledged})
         for life in self._lives.values():
             if life.stopped_at is not None:
                 os.kill(life.pid, signal.SIGCONT)

@@ -49,6 +49,7 @@ def _when(line: str) -> int:
 _SENTENCES: Final = {
     "effect": "event {0} takes effect under key {1}, token {2}",
     "settled": "the ledger took the end of {0}, token {1}",
+    "vain": "{0} was acknowledged, and is not settled",
     "fault": "struck: {0}",
     "trouble": "{0}",
 }

@@ -104,6 +104,13 @@ def make_groups(_: int, name: str, *, called: str = "", groups: int = 100) -> St
     return Stream(tuple(happened), tuple(arrivals))
 
 
+def make_copies(_: int, name: str, *, called: str = "", facts: int = 2, copies: int = 6) -> Stream:
+    """Make a round of few facts, each of which comes again and again: whoever is free has one that another works on."""
+    happened = [Happened(number, None, START_MS + number) for number in range(facts)]
+    raws = [(one.number, _delivery(called or name, one, copy=0)) for one in happened]
+    return Stream(tuple(happened), tuple(raws * copies))
+
+
 def number_in(body: dict[str, Any]) -> int:
     """Return which event of its round this is."""
     number: int = body[FIELD]

@@ -16,22 +16,31 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from oncebridge import Bridge, Event, Settings
-from oncebridge.claim import Outcome, Settlement
+from oncebridge.claim import SETTLED, Outcome, Settlement
 from oncebridge.errors import LedgerUnavailable
+from oncebridge.identity import key_bytes
 from oncebridge.ledgers.loan import Loan
 from oncebridge.retry import RetryPolicy
 from prove.exact import writer
 from prove.faults import HARMLESS, Fault, Where
 from prove.stream import number_in
 
+if TYPE_CHECKING:
+    from oncebridge.engine.result import Result
+    from oncebridge.ledgers.protocol import Ledger
+
 LENGTH: Final = 4
 PAUSE_SECONDS: Final = 0.05
+#: Longer than any run, whatever befalls its clocks.
+RETENTION_US: Final = 86_400_000_000
+PLAIN: Final = "plain"
+EXACT: Final = "exact"
 #: The way in of programs that ask for claims over HTTP.
 CLAIMS: Final = "claims"
 
@@ -67,6 +76,15 @@ class Conditions:
     settle_within_seconds: float = 0.001
     #: How long a handler takes before its effect.
     effect_seconds: float = 0.0
+    #: Whether each worker forgets, after its first batch, what was settled before the retention; nothing here was.
+    purges: bool = False
+    #: Whether the ledger is asked whether what was acknowledged is settled.
+    looks: bool = False
+
+    @property
+    def handlers(self) -> tuple[str, ...]:
+        """The names of those that take each event."""
+        return (PLAIN, EXACT) if self.exact else (PLAIN,)
 
 
 class Notes:
@@ -95,12 +113,16 @@ class Strikes:
         self._reached: Counter[Where] = Counter()
         #: Whether this worker is to end, in order, as soon as its batch is done.
         self.leaves = False
+        #: Whether the ledger is out of its reach for the rest of its life.
+        self._is_cut_off = False
         if fault is not None and fault.where == "point":
             threading.setprofile(self._count)
             sys.setprofile(self._count)
 
     def at(self, where: Where) -> None:
         """Strike, if this is the place."""
+        if self._is_cut_off and where in ("before claim", "before settle"):
+            raise LedgerUnavailable("the ledger stays away, on purpose")
         fault = self._fault
         if fault is None or fault.where != where:
             return
@@ -122,6 +144,9 @@ class Strikes:
             return
         if fault.kind == "lose":
             raise LedgerUnavailable("the reply was lost, on purpose")
+        if fault.kind == "away":
+            self.leaves = self._is_cut_off = True
+            raise LedgerUnavailable("the ledger goes away, on purpose")
         if fault.kind == "pause":
             time.sleep(PAUSE_SECONDS)
             return
@@ -194,7 +219,7 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
     bridge = Bridge(conditions.url, settings=settings)
     watch(bridge.ledger, strikes, notes)
 
-    @bridge.on("*", name="plain")
+    @bridge.on("*", name=PLAIN)
     def plain(event: Event) -> None:
         strikes.at("before effect")
         time.sleep(conditions.effect_seconds)
@@ -204,7 +229,7 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
     if conditions.exact:
         write = writer(conditions.url, conditions.name)
 
-        @bridge.on("*", name="exact")
+        @bridge.on("*", name=EXACT)
         def exact(event: Event, transaction: Any) -> None:
             strikes.at("before effect")
             write(transaction, number_in(event.body))
@@ -251,7 +276,7 @@ def live(
         else:
             inherited.strikes.plan(fault)
             with inherited.bridge as bridge:
-                _serve(parent, lambda raws: _processed(bridge, raws, conditions.way_in), inherited.strikes)
+                _serve(parent, lambda raws: _processed(bridge, raws, conditions.way_in)[1], inherited.strikes)
         code = 0
     except BaseException:  # noqa: BLE001 - a forked process must never return into what its parent was doing
         traceback.print_exc()
@@ -277,15 +302,38 @@ def worker(conditions: Conditions, strikes: Strikes, notes: Notes) -> Iterator[P
     else:
         # Opened by its first batch: a ledger that is out of reach is an outage then, as it is later.
         with closing(make_bridge(conditions, strikes, notes)) as bridge:
-            yield lambda raws: _processed(bridge, raws, conditions.way_in)
+            purges = conditions.purges
+
+            def process(raws: list[bytes]) -> dict[str, Any]:
+                nonlocal purges
+                results, told = _processed(bridge, raws, conditions.way_in)
+                with suppress(LedgerUnavailable):
+                    if conditions.looks:
+                        look(bridge.ledger, results, conditions.handlers, notes)
+                    if purges:
+                        purges = False
+                        bridge.ledger.purge(older_than_us=RETENTION_US)
+                return told
+
+            yield process
 
 
-def _processed(bridge: Bridge, raws: list[bytes], way_in: str) -> dict[str, Any]:
+def look(ledger: Ledger, results: Sequence[Result], handlers: Sequence[str], notes: Notes) -> None:
+    """Write down what was acknowledged and is not settled at each handler: what is, stays so, whoever works on."""
+    for text in {result.key for result in results if result.acknowledged and result.key}:
+        key = key_bytes(text)
+        assert key is not None
+        settled = {entry.handler for entry in ledger.get(key) if entry.status in SETTLED}
+        for handler in set(handlers) - settled:
+            notes.write("vain", f"{text}/{handler}")
+
+
+def _processed(bridge: Bridge, raws: list[bytes], way_in: str) -> tuple[list[Result], dict[str, Any]]:
     try:
         results = [bridge.process(raw) for raw in raws] if way_in == "process" else bridge.process_many(raws)
     except LedgerUnavailable as error:
-        return {"acknowledged": [False] * len(raws), "columns": [], "trouble": str(error)}
-    return {
+        return [], {"acknowledged": [False] * len(raws), "columns": [], "trouble": str(error)}
+    return results, {
         "acknowledged": [result.acknowledged for result in results],
         "columns": [result.column for result in results],
         "balanced": bool(bridge.books.as_dict()["balanced"]),

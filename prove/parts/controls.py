@@ -23,7 +23,7 @@ from prove.places import kind_of, place_beside, place_of, prepare
 from prove.removals import Edit, remove
 from prove.round import each_in_child, in_child
 from prove.shrink import readable
-from prove.stream import make_returns
+from prove.stream import make_copies, make_returns
 from prove.worker import Program
 
 #: A control that was not caught in so many rounds was not caught.
@@ -36,6 +36,7 @@ AT_ONCE: Final = "doubled without a fault"
 STALE: Final = "stale settles"
 NOT_NEWEST: Final = "not the newest state"
 STUCK: Final = "never acknowledged"
+VAIN: Final = "acknowledged in vain"
 AGAIN: Final = "processed again after all was done"
 BROKE_DOWN: Final = "workers that broke down"
 
@@ -52,6 +53,22 @@ IN_CHAINS: Final = {
 DEATHS: Final = {"kinds": ("kill",), "wheres": ("after claim", "before effect")}
 #: Nothing but slow handlers, under leases that no slow handler loses.
 SLOW: Final = {"kinds": ("pause",), "wheres": ("before effect",), "lease_seconds": LONG_LEASE_SECONDS}
+#: Handlers that outlast their lease, which only its extension makes up for.
+LONG: Final = {
+    "kinds": ("pause",), "faults": 0, "lease_seconds": 2.0, "effect_seconds": 3.0, "calm": True,
+    "make_stream": make_copies,
+}  # fmt: skip
+#: Zombies that come back while another works on what was theirs.
+TAKEN_OVER: Final = {
+    "kinds": ("stop",), "wheres": ("after effect",), "faults": 1, "effects_max": 1, "effect_seconds": 0.3,
+    "sizes": {"facts": 1, "entities": 0}, "exact": False, "looks": True,
+}  # fmt: skip
+#: The ledger is out of a worker's reach once it has had an effect, and until its lease is over.
+CUT_OFF: Final = {
+    "kinds": ("away",), "wheres": ("before settle",), "faults": 2, "sizes": {"facts": 4, "entities": 0}, "exact": False,
+    "looks": True,
+}  # fmt: skip
+PURGED: Final = {"kinds": ("kill",), "faults": 4, "purging_share": 1.0}
 LOST_REPLIES: Final = {
     "kinds": ("lose",), "wheres": ("after claim",), "lease_seconds": 60.0, "patience_seconds": 4.0, "faults": 2,
 }  # fmt: skip
@@ -62,6 +79,8 @@ class Control:
     """One wrong program, and the faults under which it is caught."""
 
     name: str
+    #: Beside the figures of which part it stands: the one whose faults it meets.
+    beside: str
     #: Promises, each of which it breaks; one of them is enough.
     breaks: tuple[str, ...]
     #: What befalls it: fields of an attack.
@@ -87,12 +106,13 @@ _FILES = "oncebridge.ledgers.sqlite.files:Files.are_still"
 _OWN_CLAIM = "\n    and sub(record, TOKEN_AT, LEASE_AT - 1) == sub(settlement, TOKEN, TOKEN_END)"
 
 CONTROLS: Final = (
-    Control("SET NX, then process", (LOST,), DEATHS, program=set_nx_then_process),
-    Control("look, process, set, with a perfect key", (AT_ONCE,), SLOW, program=look_process_set),
-    Control("Powertools, keyed on the envelope id", (DOUBLED,), SLOW, program=powertools("id", envelope_id)),
-    Control("Powertools, with a perfect key", (NOT_NEWEST,), SLOW, program=powertools("detail", content)),
+    Control("SET NX, then process", "kill", (LOST,), DEATHS, program=set_nx_then_process),
+    Control("look, process, set, with a perfect key", "contenders", (AT_ONCE,), SLOW, program=look_process_set),
+    Control("Powertools, keyed on the envelope id", "ways-in", (DOUBLED,), SLOW, program=powertools("id", envelope_id)),
+    Control("Powertools, with a perfect key", "ways-in", (NOT_NEWEST,), SLOW, program=powertools("detail", content)),
     Control(
         "without the token",
+        "stop",
         (STALE,),
         ZOMBIES,
         {
@@ -113,6 +133,7 @@ CONTROLS: Final = (
     ),
     Control(
         "without the top token",
+        "stop",
         (NOT_NEWEST, STALE),
         IN_CHAINS,
         {
@@ -134,6 +155,7 @@ CONTROLS: Final = (
     ),
     Control(
         "without the nonce: no repeat is known",
+        "network",
         (STUCK,),
         LOST_REPLIES,
         {
@@ -153,6 +175,7 @@ CONTROLS: Final = (
     ),
     Control(
         "without the nonce: every call is a repeat",
+        "contenders",
         (AT_ONCE,),
         SLOW,
         {
@@ -172,12 +195,14 @@ CONTROLS: Final = (
     ),
     Control(
         "without the doubt after a lease ran out",
+        "kill",
         (NOT_NEWEST,),
         {"kinds": ("kill",), "wheres": ("after effect",), "make_stream": make_returns, "effects_max": 8},
         {"": (Edit("oncebridge.claim:newest_of", "chain.ran_out and", "False and"),)},
     ),
     Control(
         "frees an entity before its chain has ended",
+        "contenders",
         (AT_ONCE,),
         SLOW | {"settle_within_seconds": 0.0, "sizes": CHAINS},
         {
@@ -190,7 +215,48 @@ CONTROLS: Final = (
         },
     ),
     Control(
+        "without the extension of leases",
+        "stop",
+        (AT_ONCE,),
+        LONG,
+        {"": (Edit("oncebridge.engine.claimer:LeaseExtender.tick", "if due:", "if False:"),)},
+    ),
+    Control(
+        "acknowledges what was taken over",
+        "stop",
+        (VAIN,),
+        TAKEN_OVER,
+        {"": (Edit("oncebridge.engine.flow:Flow._report", "if not ok:", "if False:"),)},
+    ),
+    Control(
+        "acknowledges what it could not settle",
+        "outage",
+        (VAIN, LOST, AGAIN),
+        CUT_OFF,
+        {
+            "": (
+                Edit(
+                    "oncebridge.engine.completer:BatchCompleter._patiently",
+                    "raise  # too late: the next worker to claim these repeats them under the same keys",
+                    "return [True] * len(settlements)",
+                ),
+            )
+        },
+    ),
+    Control(
+        "forgets what is not old enough",
+        "kill",
+        (AGAIN, STALE, LOST, STUCK),
+        PURGED,
+        {
+            "sqlite": (Edit("oncebridge.ledgers.sqlite.ledger:_PURGE", "changed_us < ?", "changed_us > ?"),),
+            "redis": (Edit("redis/purge", "if found.newest >= BEFORE then return {0, 0} end", ""),),
+            "postgres": (Edit("postgres/places", "changed_us < $1 AND NOT letter", "changed_us > $1 AND NOT letter"),),
+        },
+    ),
+    Control(
         "without the wait for a replica",
+        "failover",
         (AGAIN,),
         {"kinds": ("pause",), "faults": 0},
         {"redis": (Edit("oncebridge.ledgers.redis.calls:wait_words", "if address.wait else", "if False else"),)},
@@ -198,6 +264,7 @@ CONTROLS: Final = (
     ),
     Control(
         "without a look at the file's inode",
+        "resources",
         (AGAIN, LOST),
         {"kinds": ("pause",), "faults": 0, "between": replace_file},
         {
@@ -210,6 +277,7 @@ CONTROLS: Final = (
     ),
     Control(
         "without a look at the process after a fork",
+        "forks",
         (LOST, DOUBLED, AT_ONCE, STUCK, BROKE_DOWN, "doubled in the transaction", STALE, AGAIN),
         {
             "kinds": ("leave",), "wheres": ("before claim",), "lease_seconds": LONG_LEASE_SECONDS, "inherit": True,

@@ -29,7 +29,7 @@ ANSWER_SECONDS: Final = {"redis": 0.5, "postgres": 1.0, "dynamodb": 1.0}
 
 
 def strike_replies(options: Options) -> Outcome:
-    """Strike at replies, an equal number of times in each way."""
+    """Strike at replies and requests, an equal number of times in each way."""
     with place_of(options.ledger, options.folder) as url:
         in_child(lambda: prepare(url))
         with besieged(url, options) as siege:

@@ -56,7 +56,12 @@ def outcome_of(tally: Tally, options: Options, tried: int | None = None) -> Outc
         doubled_plain=tally.doubled_plain,
         broken={what: number for what, number in tally.broken.items() if number},
         seconds=round(tally.seconds, 1),
-        figures={"rounds": tally.rounds, "events": tally.events, "deliveries": tally.deliveries},
+        figures={
+            "rounds": tally.rounds,
+            "events": tally.events,
+            "in a transaction": tally.in_transaction,
+            "deliveries": tally.deliveries,
+        },
     )
     if tried < options.amount and not tally.failures:
         outcome.notes.append(f"ended early: {tried:,} of {options.amount:,} in the time that it had")

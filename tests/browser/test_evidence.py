@@ -97,7 +97,7 @@ def test_values_of_results_are_never_markup():
     row = {
         "part": "kill", "ledger": hostile, "seed": 1, "tried": 10, "unit": "kills", "lost": 0, "doubled": 0,
         "held": True, "doubled_plain": 0, "seconds": 1.0, "notes": [hostile], "history": [],
-        "commit": hostile, "date": "2026-01-01", "machine": hostile, "figures": {},
+        "commit": hostile, "date": "2026-01-01", "machine": hostile, "figures": {}, "broken": {},
     }  # fmt: skip
     text = page([row])
     assert text.count("&lt;hostile&gt;") >= 4

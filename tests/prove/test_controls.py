@@ -10,7 +10,7 @@ from prove.round import in_child
 
 SEED = 20
 #: Caught within a second or two. The others take longer, and are left to `make prove`.
-QUICK = ("SET NX", "every call is a repeat", "frees an entity", "file's inode")
+QUICK = ("SET NX", "every call is a repeat", "frees an entity", "file's inode", "taken over", "could not settle")
 
 
 def quick():

@@ -6,7 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prove.evidence import PAGE, page
-from prove.guarantees import GUARANTEES
+from prove.guarantees import CONTROLLED_BY_TESTS, GUARANTEES
+from prove.parts import PARTS
+from prove.parts.controls import CONTROLS
+from prove.results import ROOT
+from prove.sinks import SINKS, at_sink
 
 from prove import results
 
@@ -74,6 +78,7 @@ def test_each_row_that_the_guarantees_name_is_in_the_evidence():
     there = set(re.findall(r' id="([\w-]+)"', PAGE.read_text(encoding="utf-8")))
     assert len(set(named)) > 15
     assert set(named) <= there
+    assert {"sinks", "ledgers"} <= there
     assert {f"part-{part}" for _, _, parts in GUARANTEES for part in parts} <= there
 
 
@@ -82,14 +87,16 @@ def test_the_evidence_is_not_too_large_for_the_repository():
     assert PAGE.stat().st_size < 500_000
 
 
+ROW = {
+    "part": "kill", "ledger": "redis", "seed": 1, "tried": 10, "unit": "kills", "lost": 0, "doubled": 0, "held": True,
+    "doubled_plain": 0, "seconds": 1.0, "notes": [], "history": [], "commit": "abc", "date": "2026-01-01",
+    "machine": "this", "figures": {}, "broken": {},
+}  # fmt: skip
+
+
 def shown(**given):
     """Return the page of one result of kills."""
-    whole = {
-        "part": "kill", "ledger": "redis", "seed": 1, "tried": 10, "unit": "kills", "lost": 0, "doubled": 0,
-        "held": True, "doubled_plain": 0, "seconds": 1.0, "notes": [], "history": [], "commit": "abc",
-        "date": "2026-01-01", "machine": "this", "figures": {},
-    }  # fmt: skip
-    return page([whole | given])
+    return page([ROW | given])
 
 
 def test_the_evidence_says_what_is_missing():
@@ -97,3 +104,40 @@ def test_the_evidence_says_what_is_missing():
     assert "10 of 10,000" in shown()
     assert "10,000 of" not in shown(tried=10_000)
     assert "No result is kept yet on sqlite, postgres, dynamodb" in shown()
+
+
+def test_the_evidence_shows_each_sink_by_itself():
+    """Zero stands with its bound, what was broken with its number, and where there is no such sink that is said."""
+    figures = {"events": 300, "in a transaction": 150}
+    text = shown(ledger="postgres", figures=figures, broken={"not the newest state": 2}, doubled_plain=7, held=False)
+    assert "0 doubled, of 150: a rate below 0.02" in text
+    assert "0 doubled, of 300: a rate below 0.01" in text
+    assert "2 out of order, of 300" in text
+    assert "7 doubled, which is allowed, of 300" in text
+    assert "has no transaction for it" in text
+
+
+def test_the_ways_of_a_part_are_added_up():
+    """Where a part has figures for each of its ways, a sink got the events of all of them."""
+    figures = {way: {"events": 20, "in a transaction": 10} for way in ("process", "serve")}
+    row = {"part": "ways-in", "ledger": "postgres://server/db", "figures": figures, "broken": {}, "doubled_plain": 0}
+    assert [at_sink(sink, "postgres", [row])[0] for sink in SINKS] == [20, 40, 40, 40]
+
+
+def test_a_control_stands_beside_the_figure_of_its_part():
+    """What the judge found in wrong programs stands where its zero does, not only at the end."""
+    found = {"caught": "20 of 20", "lost": 7}
+    controls = {"part": "controls", "ledger": "redis", "figures": {"SET NX, then process (redis)": found}}
+    assert "SET NX, then process; " in shown()
+    beside = page([{**ROW, **controls}, ROW])
+    kills = beside[beside.index('id="part-kill"') :]
+    assert "SET NX, then process (redis): <strong>caught 20 of 20, lost 7" in kills[: kills.index("</article>")]
+
+
+def test_what_stands_beside_a_figure_is_there():
+    """Each part has a wrong program that it finds, in the controls or in a test; only one relies on those of others."""
+    beside = {control.beside for control in CONTROLS}
+    attacked = {name for name in PARTS if name != "controls"}
+    assert attacked - beside - CONTROLLED_BY_TESTS.keys() == {"restarts"}
+    assert beside | CONTROLLED_BY_TESTS.keys() <= PARTS.keys()
+    assert all((ROOT / where).is_file() for _, where in CONTROLLED_BY_TESTS.values())

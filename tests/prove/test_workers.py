@@ -6,7 +6,7 @@ import time
 
 import msgspec
 import pytest
-from prove.attack import Attack, attack
+from prove.attack import Attack, attack, run_round
 from prove.checks import Effect, Seen, judge
 from prove.faults import make_faults
 from prove.outcome import Options
@@ -86,6 +86,29 @@ def test_what_workers_still_hold_at_the_end_was_never_acknowledged(tmp_path):
     assert told.stuck == [0, 1, 2]
 
 
+def test_whoever_acknowledges_a_delivery_deletes_it(tmp_path):
+    """As with a queue: it does not come again, also where another worker has it and dies."""
+    stream = make_stream(SEED, "a", facts=2, entities=0)
+    round_ = Round(Conditions(url="memory://", name="a", notes=tmp_path / "notes"), stream, (), SEED, 1)
+    round_._due, round_._acknowledged = [], {0}
+    round_._come_again([0, 1], 0.0)
+    assert [at for _, at in round_._due] == [1]
+
+
+def test_rounds_are_of_several_kinds(tmp_path, monkeypatch):
+    """Some have echoes, some settle several ends in a call, and in some workers purge or are looked at."""
+    seen = []
+    monkeypatch.setattr("prove.attack.judge_round", lambda *given, **_: (seen.append(given[:2]), []))
+    plan = Attack((), "sqlite", "sqlite:///none", tmp_path, SEED)
+    monkeypatch.setattr("prove.attack._by_calls", lambda *_: None)
+    for number in range(40):
+        run_round(plan, f"{SEED}-{number}", ())
+    assert {conditions.exact for conditions, _ in seen} == {True, False}
+    assert {conditions.purges for conditions, _ in seen} == {True, False}
+    assert {conditions.looks for conditions, _ in seen} == {True, False}
+    assert {any(event.state for event in stream.events) for _, stream in seen} == {True, False}
+
+
 # --- the judge -------------------------------------------------------------------------------------------
 
 FACT, OLDER, NEWER, TIE = (
@@ -119,6 +142,7 @@ def test_the_judge_has_nothing_against_what_is_right():
         ([*RIGHT, Effect(0, "other", 9)], {}, {"doubled under another key": 1}),
         (RIGHT, {"settled": [("k0/", 5), ("k0/", 6)]}, {"stale settles": 1}),
         ([*RIGHT, Effect(1, "k1", 9)], {}, {"not the newest state": 1}),
+        (RIGHT, {"vain": ["k0/plain"]}, {"acknowledged in vain": 1}),
         (RIGHT, {"again": 2}, {"processed again after all was done": 2}),
     ],
 )
