@@ -1,6 +1,7 @@
 """When deliveries arrived: never before what stands above them, and no wrong clock moves its neighbours."""
 
 from array import array
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -132,6 +133,36 @@ def test_what_stands_below_bounds_an_arrival():
     assert Arrivals([1000, 1000, 1700]).apart(sighting(1), sighting(2)) == (0, 700)
     assert Arrivals([1000, 1000]).apart(sighting(1), sighting(2)) == (0, None)
     assert Arrivals([1000, -1, 1700]).apart(sighting(1), sighting(2)) == (0, None)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.data())
+def test_a_bound_depends_on_no_other(times, data):
+    """Whatever was asked before, a delivery came before the first later time below it, if there is one near by."""
+    arrivals = Arrivals(times)
+    for n in data.draw(st.lists(st.integers(1, len(times)), min_size=1, max_size=20)):
+        later = [time for time in times[n : n + 5] if time > times[n - 1]]
+        with patch("oncebridge.diagnosis.arrivals._LOOK_MAX", 5):
+            found = arrivals.apart(sighting(n), sighting(n))
+        assert found == (0, later[0] - times[n - 1] if later else None)
+
+
+def test_a_long_stretch_without_a_later_time_is_looked_at_once():
+    """Old events that come again all arrive at the same time: asking for each of them takes no longer than for one."""
+    times = Counting([7] * 10_000)
+    arrivals = Arrivals(times)
+    assert {arrivals.apart(sighting(n), sighting(n)) for n in range(1, 8000)} == {(0, None)}
+    assert times.read < 60_000
+
+
+class Counting(list):
+    """A list that counts how often it is read."""
+
+    read = 0
+
+    def __getitem__(self, at):
+        """Read one."""
+        self.read += 1
+        return super().__getitem__(at)
 
 
 def test_told_times_need_no_bound():

@@ -83,6 +83,8 @@ class Arrivals:
         """Take the times, the first delivery's first, and whether they show that the capture is in another order."""
         self._times = times
         self.is_disordered = is_disordered
+        #: A time, and from which place to which none is later.
+        self._looked = (UNKNOWN, 0, 0)
 
     def of(self, n: int) -> int:
         """Return when a delivery arrived, at the earliest; -1 where nothing is known."""
@@ -122,10 +124,15 @@ class Arrivals:
         times, own = self._times, self._times[n - 1]
         if own < 0:
             return None
-        for at in range(n, min(n + _LOOK_MAX, len(times))):
-            if times[at] > own:
-                return times[at]
-        return None
+        time, first, last = self._looked
+        # Where old events come again, no time is later for long: what was looked at once need not be again.
+        if own != time or not first <= n <= last:
+            first = last = n
+        end = min(n + _LOOK_MAX, len(times))
+        while last < end and times[last] <= own:
+            last += 1
+        self._looked = own, first, last
+        return times[last] if last < end else None
 
 
 def _sent(one: Sighting, other: Sighting) -> int | None:
