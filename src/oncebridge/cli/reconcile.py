@@ -177,7 +177,7 @@ class _Saved:
 
     def study(self, question: Question, bridge: Bridge, place: Place, gaps: Gaps) -> Study:
         """Read them twice: they say at their end, or nowhere, up to when they are complete."""
-        from oncebridge.genesys.conversations import iso, milliseconds
+        from oncebridge.genesys.conversations import iso
         from oncebridge.reconciling.study import study_files
 
         with progress_bar(over_bytes=True) as bar:
@@ -188,7 +188,7 @@ class _Saved:
             else:
                 for _ in self._texts(lambda _: None):
                     pass
-            window = question.window._replace(watermark_ms=milliseconds(self._answers.available))
+            window = question.window._replace(watermark_ms=self._answers.available_ms)
             made = iso(bridge.clock.now_us() // 1000, "milliseconds")
             return study_files(found, question._replace(window=window), made, place, gaps)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oncebridge.genesys.conversations import AnswerUnreadable
+from oncebridge.genesys.conversations import AnswerUnreadable, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 OBJECT_BYTES_MAX: Final = 64 * 1_048_576
 _LIST: Final = b"conversations"
 _AVAILABLE: Final = b"dataAvailabilityDate"
+#: What says that an object is an answer, though it may hold no conversation.
+_OF_ANSWERS: Final = frozenset({_LIST, _AVAILABLE, b"totalHits"})
 _QUOTE, _BRACE, _END_OF_BRACE = b'"{}'
 _LISTED: Final = ord("L")  # the list of conversations in an answer
 _IN_ANSWER: Final = b"{L"
@@ -32,23 +34,30 @@ class SavedAnswers:
 
     def __init__(self) -> None:
         """Know of no time yet."""
-        #: The earliest time up to which the answers say to be complete, as a text.
-        self.available: str | None = None
+        #: The earliest time up to which the answers say to be complete.
+        self.available_ms: int | None = None
         #: What is open: braces, brackets, and the list of conversations.
         self._stack = bytearray()
         self._text = b""
         self._left = b""
         #: Where the conversation begins that has not ended; -1: in none.
         self._began = -1
+        #: Whether the file holds an answer or a conversation, a list, and objects that are neither.
+        self._is_answer = self._has_list = self._has_others = False
 
     def conversations(self, blocks: Iterable[bytes | None]) -> Iterator[bytes]:
         """Yield the text of each conversation in a file."""
         self._stack, self._text, self._left = bytearray(), b"", b""
+        self._is_answer = self._has_list = self._has_others = False
         for block in blocks:
             if block:
                 yield from self._in_block(block)
         if self._stack or self._left:
             raise AnswerUnreadable("it is cut off in the middle")
+        if not self._is_answer and (self._has_others or not self._has_list):
+            raise AnswerUnreadable(
+                "there is no conversation in it; give what details/query or details/jobs/{id}/results answered"
+            )
 
     def _in_block(self, block: bytes) -> Iterator[bytes]:
         data, self._began = self._left + block, -1
@@ -67,6 +76,8 @@ class SavedAnswers:
                 if len(self._stack) == 1 and self._text == _AVAILABLE:
                     self._note(token[0])
                 self._text = token[0][1:-1]
+                if self._stack == b"{" and self._text in _OF_ANSWERS:
+                    self._is_answer = True
         # What has begun is looked through again with the next block.
         self._left = data[cut if self._began < 0 else self._began :]
         if self._began >= 0:
@@ -76,6 +87,7 @@ class SavedAnswers:
 
     def _open(self, kind: int, at: int) -> None:
         stack = self._stack
+        self._has_list |= not stack and kind != _BRACE
         if kind == _BRACE and _is_one(stack):
             self._began = at
         stack.append(_LISTED if kind != _BRACE and self._text == _LIST and stack == b"{" else kind)
@@ -91,15 +103,19 @@ class SavedAnswers:
         if self._began < 0 or not _is_one(stack):
             return b""
         found, self._began = data[self._began : end], -1
-        return found if b'"conversationId"' in found else b""
+        if b'"conversationId"' in found:
+            self._is_answer = True
+            return found
+        self._has_others = True
+        return b""
 
     def _note(self, text: bytes) -> None:
         try:
-            time = msgspec.json.decode(text, type=str)
+            time_ms = milliseconds(msgspec.json.decode(text, type=str))
         except msgspec.DecodeError:
             return
-        if self.available is None or time < self.available:
-            self.available = time
+        if time_ms is not None:  # the name that follows `null` is none
+            self.available_ms = min(time_ms, self.available_ms or time_ms)
 
 
 def _is_one(stack: bytearray) -> bool:
