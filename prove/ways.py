@@ -1,4 +1,4 @@
-"""The ways in that are programs of their own: `oncebridge consume`, `oncebridge serve`, a function in Lambda's runtime.
+"""The ways in that are programs of their own: `oncebridge process`, `consume`, `serve`, a function in Lambda's runtime.
 
 Each drives one round: it starts the real program, gives it the stream until everything is acknowledged, restarts what
 dies where nobody else does, lets go on what was stopped, and ends it in an orderly way. Faults are in the program's own
@@ -146,6 +146,42 @@ def program(*words: str) -> list[str]:
 
 def _patience(faults: Sequence[Fault]) -> float:
     return START_SECONDS + PATIENCE_SECONDS + 3 * len(faults)
+
+
+# --- a file ------------------------------------------------------------------------------------------
+
+
+def file(conditions: Conditions, stream: Stream, faults: Sequence[Fault], _seed: int) -> Told:
+    """Run two `oncebridge process` over a file with all of it, each again until it has come to its end."""
+    told, left = Told(), PROCESSES
+    give_up = time.monotonic() + _patience(faults)
+    with _folder(conditions, faults) as (variables, log):
+        capture = log.with_name("capture.jsonl")
+        capture.write_bytes(b"\n".join(raw for _, raw in stream.arrivals))
+        command = program("process", str(capture), "--handler", PROGRAM, "--batch", str(BATCH_MAX), "--json")
+        running: list[subprocess.Popen[str]] = []
+        try:
+            with continued(conditions, told):
+                while left and time.monotonic() < give_up:
+                    for one in [one for one in running if one.poll() is not None]:
+                        running.remove(one)
+                        if one.returncode == 0:
+                            left -= 1
+                            _take_report(one, told)
+                        else:
+                            _is_over(one, told)
+                    while len(running) < left:
+                        _check_lives(told, faults, log)
+                        running.append(_started(command, variables, log))
+                        told.lives += 1
+                    time.sleep(LOOK_SECONDS)
+        finally:
+            for one in running:
+                one.kill()
+                one.communicate()
+    # Which events they are, only the judge can tell: a file has no acknowledgements.
+    told.stuck = [-1] if left else []
+    return told
 
 
 # --- a queue -----------------------------------------------------------------------------------------

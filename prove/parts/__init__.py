@@ -56,7 +56,7 @@ PARTS: Final = {
              "workers:kill", 10_000, "kills", ALL, {"dynamodb": 2_000}),
         Part("stop", "workers stopped past their lease and continued, failing and succeeding, inside chains too",
              "workers:stop", 2_000, "stops", ALL),
-        Part("ways-in", "workers killed and stopped by way of process, consume, serve, claims over HTTP, and Lambda",
+        Part("ways-in", "workers killed and stopped by way of process, files, consume, serve, claims over HTTP, Lambda",
              "ways_in:ways_in", 1_000, "faults"),
         Part("interrupts", "Ctrl-C, alarms, time limits and exceptions of threads, at every place where one can strike",
              "interrupts:interrupts", 100_000, "strikes", ALL, {"dynamodb": 5_000}),

@@ -38,6 +38,7 @@ class Way:
 
 WAYS: Final = {
     "process": Way(),
+    "file": Way(ways.file),
     CLAIMS: Way(needs_service=True),
     "serve": Way(ways.serve),
     "consume": Way(ways.consume, needs_queue=True),
