@@ -416,6 +416,28 @@ def exported(lines):
     return gzip.compress("".join(f"{payloads.iso(moment_ms)} {line}" for moment_ms, _, line in lines).encode())
 
 
+def insights(lines):
+    """Write the answer to a query of Logs Insights as it sorts rows unless told otherwise: the newest first."""
+    rows = [
+        {"@timestamp": clock(moment_ms)[:23].replace("T", " "), "@message": line, "@logStream": stream}
+        for moment_ms, stream, line in reversed(lines)
+    ]
+    cells = [[{"field": name, "value": value} for name, value in row.items()] for row in rows]
+    return json.dumps({"results": cells, "status": "Complete"}).encode()
+
+
+def in_json(lines):
+    """Write Lambda's own lines as it does in logs in JSON."""
+    for moment_ms, stream, line in lines:
+        words = line.split()
+        if words[0] in {"START", "REPORT"}:
+            record = {"requestId": words[2], "version": "$LATEST"}
+            kind = f"platform.{words[0].lower()}"
+            yield moment_ms, stream, compact({"time": payloads.iso(moment_ms), "type": kind, "record": record})
+        elif words[0] != "END":
+            yield moment_ms, stream, line
+
+
 def subscribed(lines, number):
     """Write the lines of one stream as a subscription filter sends them."""
     entries = [

@@ -216,6 +216,14 @@ def test_streams_of_a_subscription_one_after_another(diagnose):
     diagnose({"subscription": data}).holds([one for stream in streams for one in stream])
 
 
+@pytest.mark.parametrize("form", [list, lambda lines: list(captures.in_json(lines))])
+def test_the_newest_line_of_a_log_first(diagnose, form):
+    """Insights begins with the newest row: there an invocation's end comes before what it printed, and its start."""
+    arrivals = busy_road(14, TO_FUNCTION)
+    data = captures.insights(form(captures.function_lines(arrivals)))
+    diagnose({"insights.json": data}).holds(arrivals[::-1])
+
+
 def test_pages_of_a_queue_in_the_order_of_names(diagnose):
     """The tenth file is named before the second, and is read so; each message says when it was received."""
     arrivals = busy_road(13, {**ENVELOPES, "eventbridge_retry": 0.03})

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from oncebridge.errors import Unreadable
 from oncebridge.sources.captures.found import NOTHING_AROUND, Surroundings
 from oncebridge.sources.captures.inputs import GZIP_MAGIC, GZIP_WINDOW
-from oncebridge.sources.captures.log_lines import head_of, json_of_python
+from oncebridge.sources.captures.log_lines import head_of, json_of_python, time_ms
 from oncebridge.sources.captures.log_shapes import MARKS as LOG_MARKS
 from oncebridge.sources.captures.log_shapes import OF_LAMBDA, Part, held_envelope, noted, opened_log
 from oncebridge.sources.captures.scanning import PYTHON, Kind, Scanner
@@ -58,6 +58,13 @@ UNREADABLE_TEXT: Final = "a log line with names of an event's fields that is no 
 BEHIND: Final = "text behind a value"
 
 
+class _Invocation(msgspec.Struct, frozen=True, gc=False):
+    """An invocation of a function, as a line of Lambda's own names it, and when that was written."""
+
+    request_id: str
+    logged_ms: int | None
+
+
 class Opener:
     """Opens the values of one input."""
 
@@ -66,7 +73,7 @@ class Opener:
         self._file = file
         self._tally = tally
         self._line = 0
-        self._requests: dict[str, str] = {}
+        self._requests: dict[str, _Invocation] = {}
         self._is_found = is_found
         #: Whether lines of a log were seen: text that is no JSON is another of them then, and no broken delivery.
         self.is_log = False
@@ -121,8 +128,10 @@ class Opener:
         head = head_of(data)
         self.is_log = self.is_log or head.end > 0 or head.is_of_lambda
         if head.is_of_lambda:
-            if head.starts and head.request_id is not None:
-                self._starts(around.log_stream or head.log_stream, head.request_id)
+            if head.request_id is not None:
+                logged_ms = head.logged_ms if around.logged_ms is None else around.logged_ms
+                found = _Invocation(head.request_id, logged_ms)
+                self._note_invocation(around.log_stream or head.log_stream, found, starts=head.starts)
             self._skip(OF_LAMBDA)
         elif self._may_be_talk(in_log):
             self._skip(UNREADABLE_TEXT if _NAMES_OF_EVENTS.search(data) else NO_EVENT_TEXT)
@@ -134,17 +143,23 @@ class Opener:
         """Return whether text that is no JSON is to be expected."""
         return in_log or self.is_log or self._is_found
 
-    def _starts(self, stream: str | None, request_id: str) -> None:
-        """Remember which invocation a stream is at: a function handles one at a time."""
+    def _note_invocation(self, stream: str | None, found: _Invocation, *, starts: bool) -> None:
+        """Remember which invocation a stream is at: a function handles one at a time.
+
+        Lists may begin with the newest line, as Insights sorts them: there an invocation's end comes before its lines.
+        """
+        last = self._requests.get(stream or "")
+        if not starts and last is not None and not _is_before(found, last):
+            return
         if len(self._requests) >= STREAMS_MAX:
             self._requests.clear()
-        self._requests[stream or ""] = request_id
+        self._requests[stream or ""] = found
 
     def _in_invocation(self, around: Surroundings) -> Surroundings:
         if not self._requests or around.request_id is not None:
             return around
-        request_id = self._requests.get(around.log_stream or "")
-        return around if request_id is None else replace(around, request_id=request_id)
+        found = self._requests.get(around.log_stream or "")
+        return around if found is None else replace(around, request_id=found.request_id)
 
     def _with_head(self, around: Surroundings, head: Head) -> Surroundings:
         return replace(
@@ -275,10 +290,10 @@ class Opener:
         """Return what a wrapper holds; a reason if it holds nothing, and None if it is no wrapper."""
         logged = opened_log(tree, around)
         if logged is not None:
-            request = _starting(tree)
-            if request is not None:
+            found = _invocation_in(tree, around)
+            if found is not None:
                 self.is_log = True
-                self._starts(around.log_stream, request)
+                self._note_invocation(around.log_stream, found, starts=tree["type"] == "platform.start")
             return logged
         if is_event(tree):
             return None
@@ -301,11 +316,19 @@ def _is_marked(line: bytes) -> bool:
         return False
 
 
-def _starting(tree: dict[str, Any]) -> str | None:
-    """Return the request that a line of Lambda's JSON log says begins."""
-    record = tree.get("record")
-    request = record.get("requestId") if tree.get("type") == "platform.start" and isinstance(record, dict) else None
-    return request if isinstance(request, str) else None
+def _is_before(one: _Invocation, other: _Invocation) -> bool:
+    return one.logged_ms is not None and other.logged_ms is not None and one.logged_ms < other.logged_ms
+
+
+def _invocation_in(tree: dict[str, Any], around: Surroundings) -> _Invocation | None:
+    """Return the invocation that a line of Lambda's JSON log is about."""
+    kind, record, time = tree.get("type"), tree.get("record"), tree.get("time")
+    is_own = isinstance(kind, str) and kind.startswith("platform.") and isinstance(record, dict)
+    request = record.get("requestId") if is_own and isinstance(record, dict) else None
+    if not isinstance(request, str):
+        return None
+    logged_ms = around.logged_ms if around.logged_ms is not None or not isinstance(time, str) else time_ms(time)
+    return _Invocation(request, logged_ms)
 
 
 def _row_of(data: bytes) -> dict[str, Any] | None:
