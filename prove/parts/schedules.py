@@ -10,6 +10,8 @@ import random
 import time
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from prove.outcome import Options, Outcome
 
 WORKERS: Final = (2, 5)
@@ -17,6 +19,8 @@ STEPS_MAX: Final = 2_000
 STATES: Final = ("busy", "away", "there")
 #: Times of states: ties, echoes and gaps.
 TIMES_MS: Final = (0, 100, 400, 400, 700, 5_000)
+#: Of schedules of states: those in which one is stamped far ahead, and must not block the others.
+FAR_SHARE: Final = 0.1
 TOLD_EVERY: Final = 1_000
 
 
@@ -54,7 +58,7 @@ def walked(name: str) -> tuple[Any, int]:
     from exploration.model import Model
 
     dice = random.Random(name)
-    scenario, workers = scenario_of(dice), dice.randint(*WORKERS)
+    scenario, workers = stamped_ahead(scenario_of(dice), random.Random(f"{name} far")), dice.randint(*WORKERS)
     model = Model(scenario, workers=workers)
     world, trace = model.start(), [f"{workers} workers; {scenario.events}; {scenario.deliveries}"]
     try:
@@ -101,3 +105,15 @@ def scenario_of(dice: random.Random) -> Any:
     return Scenario(
         name="drawn", state=is_state, events=events, deliveries=tuple(deliveries), faults=dice.randint(0, 6)
     )
+
+
+def stamped_ahead(scenario: Any, dice: random.Random) -> Any:
+    """Return the same with one state that claims to be of the year 2099, now and then."""
+    from exploration.scenarios import FAR_MS
+
+    if not scenario.state or dice.random() >= FAR_SHARE:
+        return scenario
+    events = list(scenario.events)
+    at = dice.randrange(len(events))
+    events[at] = replace(events[at], times_ms=(FAR_MS,))
+    return replace(scenario, events=tuple(events))

@@ -2,7 +2,7 @@
 
 import pytest
 from prove.outcome import Options
-from prove.parts.contenders import contenders, judged
+from prove.parts.contenders import ENDLESS, contenders, judged
 
 
 def test_one_of_many_contenders_holds_it(tmp_path, monkeypatch):
@@ -11,6 +11,13 @@ def test_one_of_many_contenders_holds_it(tmp_path, monkeypatch):
     outcome = contenders(Options("redis", 1, 20, 60.0, tmp_path))
     assert outcome.broken == {}, "\n".join(outcome.history)
     assert outcome.tried == 40
+
+
+def test_contests_that_do_not_end_are_told(tmp_path, monkeypatch):
+    """They are a broken promise with a history, not an error of the harness."""
+    monkeypatch.setattr("prove.parts.contenders.CONTENDERS", 2)
+    monkeypatch.setattr("prove.parts.contenders.ROUND_SECONDS", 0.0)
+    assert contenders(Options("sqlite", 1, 1, 60.0, tmp_path)).broken == {ENDLESS: 2}
 
 
 RIGHT = ["1 1 begins f 5", "2 1 ends f 5 -", "3 2 begins f 6", "4 2 ends f 6 k"]
