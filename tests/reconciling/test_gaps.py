@@ -15,6 +15,7 @@ from oncebridge.reconciling.expected import Due, due_of
 from oncebridge.reconciling.page import BYTES_MAX, page
 from oncebridge.reconciling.place import place_of
 from oncebridge.reconciling.silences import ALL, Activity, Cause, Silences
+from oncebridge.reconciling.words import balance
 from oncebridge.testing.clock import ManualClock
 
 DAY_SECONDS = 86_400
@@ -262,6 +263,10 @@ def test_only_what_ended_before_the_watermark_is_judged(installation):
     late = sum(talk.ended_ms >= mark_ms for talk in talks)
     assert (run.counts.ended, run.counts.provisional, gaps) == (60 - late, late, [])
     assert run.watermark == "2026-03-02T08:30:00Z"
+    assert f"complete up to {run.watermark}, later is provisional ({late} conversations)" in balance(run)
+    asked_until_ms = mark_ms - MINUTE_MS
+    run, _ = installation.read(talks, watermark_ms=mark_ms, window=installation.window(until_ms=asked_until_ms))
+    assert balance(run).endswith("complete up to 2026-03-02T08:29:00Z")  # nobody asked what was later
 
 
 def test_conversations_from_before_attendance_are_not_judged(installation):

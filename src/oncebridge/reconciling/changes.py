@@ -41,8 +41,8 @@ class Comparing:
 
     def __init__(self, runs: Sequence[Run], this: Run, came_since: CameSince) -> None:
         """Choose the latest run about the same time."""
-        until = judged_until(this)
-        about = [run for run in runs if run.since < until and this.since < judged_until(run)]
+        until = this.judged_until
+        about = [run for run in runs if run.since < until and this.since < run.judged_until]
         self._run = about[0] if about else None
         self._families = frozenset(this.families)
         self._came_since = came_since
@@ -68,7 +68,7 @@ class Comparing:
             self._new += 1
 
     def _is_new(self, gap: ShownGap, before: Run) -> bool:
-        was_judged = before.since <= gap.ended < judged_until(before)
+        was_judged = before.since <= gap.ended < before.judged_until
         return was_judged and not set(before.families).isdisjoint(gap.missing)
 
     def changes(self) -> Changes:
@@ -87,11 +87,6 @@ class Comparing:
             0 if self._run.gaps_left_out else self._new,
             late[:LATE_SHOWN],
         )
-
-
-def judged_until(run: Run) -> str:
-    """Return up to when a run has judged."""
-    return min(run.until, run.watermark or run.until)
 
 
 def in_words(changes: Changes) -> list[str]:

@@ -104,7 +104,7 @@ def sections(run: Run) -> Markup:
 
 
 def _about(run: Run) -> str:
-    up_to = f" Complete up to {_time(run.watermark)}." if run.watermark else ""
+    up_to = f" Complete up to {_time(run.judged_until)}." if run.watermark else ""
     return f"Conversations that ended between {_time(run.since)} and {_time(run.until)}.{up_to}"
 
 

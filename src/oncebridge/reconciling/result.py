@@ -64,6 +64,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[str] = []
 
     @property
+    def judged_until(self) -> str:
+        """Up to when it has judged: its end, or the watermark if that is earlier."""
+        return min(self.until, self.watermark or self.until)
+
+    @property
     def is_complete(self) -> bool:
         """Whether nothing is missing."""
         return not self.counts.partial and not self.counts.missing

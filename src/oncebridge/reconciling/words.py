@@ -43,7 +43,9 @@ def balance(run: Run) -> str:
     if counts.missing:
         parts.append(f"{count(counts.missing)} never")
     if run.watermark:
-        parts.append(f"complete up to {run.watermark}, later is provisional")
+        parts.append(f"complete up to {run.judged_until}")
+    if run.watermark and run.watermark < run.until:
+        parts[-1] += ", later is provisional"
         if counts.provisional:
             parts[-1] += f" ({counted(counts.provisional, 'conversation')})"
     return "; ".join(parts)
