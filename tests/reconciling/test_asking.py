@@ -8,8 +8,9 @@ import pytest
 
 from genesys_day import BEGAN_MS, HOUR_MS, MINUTE_MS, conversations, stream, truth
 from oncebridge.errors import ConfigurationError
-from oncebridge.genesys.api import GenesysUnavailable, Rejected, Stopped
-from oncebridge.genesys.details import HITS_MAX, by_query
+from oncebridge.genesys.api import GenesysAPI, GenesysUnavailable, Rejected, Stopped
+from oncebridge.genesys.details import HITS_MAX, by_query, watermark_ms
+from oncebridge.settings.genesys import GenesysSettings
 from servers.genesys import SECRET
 
 TALKS = conversations(240, every_ms=MINUTE_MS // 2)
@@ -111,16 +112,16 @@ def test_a_run_is_named_by_the_millisecond(asked, genesys):
 class Shuffled:
     """A Genesys Cloud whose pages hold any of its conversations; one that grows gets more with each page."""
 
-    def __init__(self, *, grows):
+    def __init__(self, *, grows=0):
         """Hold a few pages of conversations."""
-        self.details = [talk.details for talk in conversations(350)]
+        (talk,) = conversations(1)
+        self.details = [{**talk.details, "conversationId": f"c-{n}", "participants": []} for n in range(350)]
         self.grows = grows
         self.dice = random.Random(4)
 
     def post(self, _path, question, read):
         """Answer a page."""
-        if self.grows:
-            self.details += [{**self.details[0], "conversationId": f"later-{len(self.details)}-{n}"} for n in range(9)]
+        self.details += [{**self.details[0], "conversationId": f"{len(self.details)}-{n}"} for n in range(self.grows)]
         self.dice.shuffle(self.details)
         start = (question["paging"]["pageNumber"] - 1) * 100
         page = self.details[start : start + 100]
@@ -129,14 +130,14 @@ class Shuffled:
 
 def test_pages_in_any_order_are_read_until_all_are_found():
     """One reading that brings nothing new is no proof where pages move: the last conversations are found, too."""
-    found = {one.id for page in by_query(Shuffled(grows=False), BEGAN_MS, BEGAN_MS + HOUR_MS) for one in page}
+    found = {one.id for page in by_query(Shuffled(), BEGAN_MS, BEGAN_MS + HOUR_MS) for one in page}
     assert len(found) == 350
 
 
 def test_pages_that_never_settle_end_the_run():
     """Where each reading brings what no other had, the answer cannot be complete, and the run is to be made again."""
     with pytest.raises(GenesysUnavailable, match="2026-03-02T08:00:00Z"):
-        for _ in by_query(Shuffled(grows=True), BEGAN_MS, BEGAN_MS + HOUR_MS):
+        for _ in by_query(Shuffled(grows=3), BEGAN_MS, BEGAN_MS + HOUR_MS):
             pass
 
 
@@ -209,6 +210,17 @@ def test_genesys_that_stays_away_ends_the_run(asked, genesys):
     genesys.faults = dict.fromkeys(range(5, 100), 503)
     with pytest.raises(GenesysUnavailable, match="503"):
         asked.ask(genesys)
+
+
+def test_a_host_that_was_never_reached_may_be_a_wrong_one(installation):
+    """Where not even the sign-in was ever reached, the settings that say where it is are named."""
+    nobody = {"api_url": "http://127.0.0.1:1", "login_url": "http://127.0.0.1:1"}
+    settings = GenesysSettings(client_id="c", client_secret=f"file:{installation.folder}/it", **nobody)
+    (installation.folder / "it").write_text("a-secret-of-some-length")
+    api = GenesysAPI(settings, installation.clock)
+    with pytest.raises(GenesysUnavailable, match=r"127\.0\.0\.1:1.*region"):
+        watermark_ms(api)
+    api.close()
 
 
 def test_jobs_that_end_without_results_are_begun_anew(asked, genesys):

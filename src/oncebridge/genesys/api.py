@@ -14,7 +14,7 @@ from oncebridge.settings.genesys import PERMISSION
 from oncebridge.sinks.addresses import AddressForbidden, read_endpoint
 
 try:
-    from oncebridge.sinks.exchange import Answer, Exchanges, ReceiverUnavailable
+    from oncebridge.sinks.exchange import Answer, Exchanges, ReceiverUnavailable, ReceiverUnreachable
     from oncebridge.sinks.sign_in import SignIn, SignInRefused
     from oncebridge.sinks.webhook import seconds_to_wait
 except ModuleNotFoundError as error:
@@ -124,6 +124,8 @@ class GenesysAPI:
                 raise ConfigurationError(f"[genesys] {error}") from None
             except (ReceiverUnavailable, AnswerUnreadable) as error:
                 why = str(error)
+                if isinstance(error, ReceiverUnreachable) and not self._was_accepted:
+                    why += "; are region, login_url and api_url of [genesys] right?"
             if self._retries.is_last(attempt):
                 raise GenesysUnavailable(f"Genesys Cloud cannot be asked: {why}")
             self.wait(self._retries.delay_seconds(attempt))
