@@ -60,6 +60,13 @@ def get_log_events(messages):
     return {"events": [log_event(m, n) for n, m in enumerate(messages)], **tokens}
 
 
+def events_as_text(events):
+    """Write the answer to either as the AWS command line does with `--output text`: columns by name, and tabs."""
+    names = ("eventId", "ingestionTime", "logStreamName", "message", "timestamp")
+    rows = ([str(event[name]) for name in names if name in event] for event in events)
+    return text_of("\t".join(["EVENTS", *row]) for row in rows)
+
+
 def query_results(messages):
     """Write the answer to `aws logs get-query-results`."""
     rows = [
@@ -185,6 +192,11 @@ def every_format(events):
         "filter-log-events, event by event": (text_of(map(compact, filter_log_events(texts)["events"])), 0),
         "messages as an array of texts": (pretty(printed).encode(), talk),
         "get-log-events": (pretty(get_log_events([line + "\n" for line in printed])).encode(), talk),
+        "filter-log-events as text": (
+            events_as_text(filter_log_events([line + "\n" for line in printed])["events"]),
+            talk + 6 * number,
+        ),
+        "get-log-events as text": (events_as_text(get_log_events(texts)["events"]), number),
         "get-query-results": (pretty(query_results(printed)).encode(), talk),
         "results of a query alone": (pretty({"results": query_results(printed)["results"]}).encode(), talk),
         "query results of the console": (pretty([{"@timestamp": TIME, "@message": e} for e in events]).encode(), 0),

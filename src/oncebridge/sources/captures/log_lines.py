@@ -9,9 +9,11 @@ from typing import Final
 import msgspec
 
 _ID: Final = rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-#: One part of a line's head: a time, a level, the id of a request, or the name of a log stream.
+#: One part of a line's head: a time, a level, the id of a request, the name of a log stream, or the beginning of a row
+#: that the AWS command line writes as text.
 _PART: Final = re.compile(
     rb"(?:(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
+    rb"|(?P<row>EVENTS\t(?:\d{56}\t)?\d{13})"
     rb"|(?P<level>\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?)"
     rb"|(?P<request>" + _ID + rb")"
     rb"|(?P<stream>\d{4}/\d\d/\d\d/\S{0,256}?\[[^\]\s]{1,128}\]\w{1,64}))(?:[ \t]+|\Z)"
