@@ -203,7 +203,8 @@ class SimulatedDynamoDB:
         """Answer with a page of seven: whoever forgets to turn it sees too little."""
         assert asked["ConsistentRead"]
         start = asked.get("ExclusiveStartKey")
-        places = sorted(place for place in self.items if start is None or place > _place(start))
+        places = sorted(self.items, reverse=not asked.get("ScanIndexForward", True))
+        places = places if start is None else places[places.index(_place(start)) + 1 :]
         page = places[:PAGE]
         found = [self.items[place] for place in page if _holds(asked, self.items[place])]
         last = {"pk": {"S": page[-1][0]}, "sk": {"S": page[-1][1]}} if len(places) > PAGE else None
@@ -282,7 +283,9 @@ def _term_holds(term, arguments, item):
     found, wanted = item.get(names.get(name, name)), values[value]
     if found is None or found.keys() != wanted.keys():
         return False
-    return found == wanted if operator == "=" else int(found["N"]) < int(wanted["N"])
+    if operator == "=":
+        return found == wanted
+    return found["S"] < wanted["S"] if "S" in wanted else int(found["N"]) < int(wanted["N"])
 
 
 def _updated(item, arguments):

@@ -2,7 +2,8 @@
 
 import secrets
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from unittest import mock
 
 import botocore.exceptions
 import pytest
@@ -19,10 +20,14 @@ from oncebridge.errors import (
     PermanentError,
 )
 from oncebridge.ledgers import ledger_from_url
+from oncebridge.ledgers.dynamodb import search
 from oncebridge.ledgers.dynamodb.ledger import DynamoDBLedger
+from oncebridge.ledgers.dynamodb.letters import write_parts
+from oncebridge.ledgers.dynamodb.lists import PARTS, lines
+from oncebridge.ledgers.dynamodb.schema import META
 from oncebridge.ledgers.dynamodb.table import PARALLEL
 from oncebridge.ledgers.findings import Level
-from oncebridge.ledgers.protocol import Examines
+from oncebridge.ledgers.protocol import Examines, Query
 from oncebridge.testing.clock import ManualClock
 from oncebridge.testing.ledger_contract import LedgerContract
 from oncebridge.testing.ledger_contract.stage import claim_of, judged, settlement_of
@@ -285,6 +290,51 @@ def letter_parts(ledger):
     return [name for name in names if name.startswith("letter#")]
 
 
+def listed_lines(ledger):
+    """Return the lines of the list of letters."""
+    return list(lines(ledger._connection))
+
+
+def test_a_page_of_letters_reads_nothing_but_letters(ledger):
+    """However many other events there are, pages and groups query the list, and never scan the table."""
+    for number in range(3):
+        end(ledger, take(ledger, replace(FACT, key=bytes([number]) * 16)), Outcome.DEAD, LARGE)
+    with counted(ledger) as sent:
+        page, groups = ledger.letter_page(Query()), ledger.letter_groups()
+    assert (len(page.entries), page.newest_first, groups.total, groups.complete) == (3, True, 3, True)
+    assert sent == {"Query": 2 * PARTS, "TransactGetItems": 1}
+
+
+def test_a_line_without_its_letter_is_passed_over_and_purged(ledger):
+    """A worker that died before its settle leaves a line: no page shows it, and after an hour purge removes it."""
+    claim = take(ledger)
+    table = ledger._connection
+    write_parts(table, table.patience(), claim.ask, LARGE)
+    end(ledger, claim, Outcome.DEAD, replace(LARGE, detail="the real one"))
+    assert len(listed_lines(ledger)) == 2
+    assert [entry.key for entry in ledger.letter_page(Query()).entries] == [FACT.key]
+    with mock.patch.object(search, "ORPHAN_US", -1_000_000):
+        ledger.purge(older_than_us=10**15)
+    assert len(listed_lines(ledger)) == 1
+    assert [entry.key for entry in ledger.letter_page(Query()).entries] == [FACT.key]
+
+
+def test_letters_from_before_there_were_lists_are_still_found(ledger, url):
+    """A table that an earlier version opened is read as before: in no order, and not all at once."""
+    end(ledger, take(ledger), Outcome.DEAD, LARGE)
+    ledger._connection._client.update_item(
+        TableName=ledger.place.table,
+        Key=META,
+        UpdateExpression="REMOVE #lists",
+        ExpressionAttributeNames={"#lists": "lists"},
+    )
+    with closing(ledger_from_url(url)) as other:
+        other.open(None)
+        page = other.letter_page(Query())
+        assert ([entry.key for entry in page.entries], page.newest_first) == ([FACT.key], False)
+        assert other.letter_groups().total == 1
+
+
 def test_a_large_letter_is_kept_in_parts(ledger):
     """A letter of 1 MB takes several items; once it is replaced or given up, none of them is left."""
     end(ledger, take(ledger), Outcome.DEAD, LARGE)
@@ -298,22 +348,24 @@ def test_a_large_letter_is_kept_in_parts(ledger):
     assert letter_parts(ledger) == []
 
 
-def test_a_small_letter_takes_no_item_of_its_own(ledger):
-    """An ordinary event becomes a dead letter in the one request that settles it."""
+def test_a_small_letter_takes_no_part(ledger):
+    """An ordinary event becomes a dead letter in the request that settles it, after one for its line in the list."""
     claim = take(ledger)
     with counted(ledger) as sent:
         assert end(ledger, claim, Outcome.DEAD, replace(LARGE, raw=b"{}" * 5000))
-    assert sent == {"UpdateItem": 1}
+    assert sent == {"PutItem": 1, "UpdateItem": 1}
 
 
 def test_a_worker_that_is_late_leaves_no_parts(ledger):
     """Who writes a large letter for a claim that was lost, or settled already, cleans up behind itself."""
     claim = take(ledger)
     assert not end(ledger, replace(claim, token=1), Outcome.DEAD, LARGE)
-    assert letter_parts(ledger) == []
+    assert letter_parts(ledger) == listed_lines(ledger) == []
     assert end(ledger, claim, Outcome.DEAD, LARGE)
     assert end(ledger, claim, Outcome.DEAD, replace(LARGE, detail="again"))
     assert len(letter_parts(ledger)) == 3
+    assert len(listed_lines(ledger)) == 1
+    assert len(ledger.letter_page(Query()).entries) == 1
     assert ledger.get(FACT.key)[0].detail == "in full"
 
 

@@ -27,7 +27,7 @@ TEXT_MAX: Final = 400
 COMMAND_MAX: Final = 20_000
 #: How often a page that is looked at is brought up to date.
 LIVE_SECONDS: Final = 5
-#: DynamoDB bills what is read, and pages of dead letters read megabytes there.
+#: DynamoDB bills what is read, and a look for a conversation reads megabytes there.
 BILLED_LIVE_SECONDS: Final = 30
 
 _OWN: Final = files("oncebridge.console")

@@ -4,6 +4,7 @@ One table, keys `pk` and `sk`:
 
     event#KEY   handler#NAME      the record of an event for one handler, with the beginning of its dead letter
     event#KEY   letter#ID#0001    a further part of a dead letter that is too large for one item
+    letters#N   TIME#KEY#...      one line of the list of dead letters: see lists.py
     entity#KEY  entity            who holds an entity, and bytes of its newest state
     conversation#KEY  attendance  which marks came of a conversation: see attendance.py
     ledger      meta              schema and secret
@@ -41,6 +42,7 @@ HANDLER: Final = "handler#"
 LETTER: Final = "letter#"
 ENTITY: Final = "entity#"
 CONVERSATION: Final = "conversation#"
+LIST: Final = "letters#"
 EXPIRES: Final = "expires"
 #: Attributes that exist only while a dead letter is kept: its id, the number of further parts, its reason, its
 #: beginning.

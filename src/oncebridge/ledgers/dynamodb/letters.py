@@ -17,8 +17,10 @@ from oncebridge.claim import Letter
 from oncebridge.discreet import Discreet
 from oncebridge.errors import LedgerUnavailable
 from oncebridge.ledgers.dynamodb.items import LETTER, Item, Stored, part_key, wrapped
+from oncebridge.ledgers.dynamodb.lists import is_listed, line, line_key
 
 if TYPE_CHECKING:
+    from oncebridge.claim import Ask
     from oncebridge.ledgers.dynamodb.table import Patience, Table
 
 #: Every write of an item is billed by its size, a refused one too: a large letter stays out of its event's item.
@@ -46,23 +48,27 @@ class Written(Discreet, msgspec.Struct, frozen=True):
         return {"letter": self.letter, "parts": self.parts, "reason": self.reason, "head": self.head}
 
 
-def write_parts(table: Table, patience: Patience, key: bytes, letter: Letter) -> Written:
-    """Store the parts that do not fit into the event's own item, under an id of their own."""
-    text = _encode(letter)
+def write_parts(table: Table, patience: Patience, ask: Ask, letter: Letter) -> Written:
+    """Store what does not fit into the event's own item, under an id of its own, and the letter's line in the list."""
+    key, text = ask.key, _encode(letter)
     rest = [text[start : start + PART_BYTES] for start in range(HEAD_BYTES, len(text), PART_BYTES)]
-    written = Written(key, secrets.token_hex(8), len(rest), letter.reason, text[:HEAD_BYTES])
+    name = f"{table.now_us():016d}-{secrets.token_hex(4)}"
+    written = Written(key, name, len(rest), letter.reason, text[:HEAD_BYTES])
     for number, part in enumerate(rest, 1):
         item = part_key(key, written.letter, number) | wrapped({"part": part, "changed_us": table.now_us()})
         table.on_table(patience, "put_item", Item=item)
+    table.on_table(patience, "put_item", Item=line(ask, name, letter.reason))
     return written
 
 
-def remove_parts(table: Table, patience: Patience, key: bytes, letter: tuple[str, int] | None) -> None:
-    """Remove the parts of a letter that no event names any more; those out of reach now are left to `purge`."""
+def remove_parts(table: Table, patience: Patience, ask: Ask, letter: tuple[str, int] | None) -> None:
+    """Remove parts and line of a letter that no event names any more; those out of reach now are left to `purge`."""
     name, parts = letter or ("", 0)
+    keys = [part_key(ask.key, name, number) for number in range(1, parts + 1)]
+    keys += [line_key(ask.key, ask.handler, name)] if is_listed(name) else []
     with suppress(LedgerUnavailable):
-        for number in range(1, parts + 1):
-            table.on_table(patience, "delete_item", Key=part_key(key, name, number))
+        for key in keys:
+            table.on_table(patience, "delete_item", Key=key)
 
 
 def read_letter(table: Table, patience: Patience, key: bytes, event: Stored) -> Letter | None:

@@ -192,16 +192,14 @@ def extend(table: Table, patience: Patience, claim: Claim, lease_us: int) -> boo
 
 def settle(table: Table, patience: Patience, settlements: Sequence[Settlement]) -> list[bool]:
     """End the claim of one fact, or of facts that mark one conversation, or claims of one chain, in order."""
-    written = [
-        write_parts(table, patience, one.claim.ask.key, one.letter) if one.letter else None for one in settlements
-    ]
+    written = [write_parts(table, patience, one.claim.ask, one.letter) if one.letter else None for one in settlements]
     ends = _settle(table, patience, settlements, written)
     for one, letter, (_, before, after) in zip(settlements, written, ends, strict=True):
-        key, name = one.claim.ask.key, after.letter[0] if after.letter else None
+        ask, name = one.claim.ask, after.letter[0] if after.letter else None
         if letter is not None and name != letter.letter:
-            remove_parts(table, patience, key, (letter.letter, letter.parts))
+            remove_parts(table, patience, ask, (letter.letter, letter.parts))
         if before.letter is not None and name != before.letter[0]:
-            remove_parts(table, patience, key, before.letter)
+            remove_parts(table, patience, ask, before.letter)
     return [ok for ok, _, _ in ends]
 
 

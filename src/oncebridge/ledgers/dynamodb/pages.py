@@ -1,19 +1,35 @@
 """Pages of dead letters, their groups, and what is known of one subject, in the DynamoDB ledger.
 
-Nothing in the table is in an order that people ask for: an index would be billed with every event. So these read a few
-megabytes at a time, in the order of the table, and say that there is more.
+Letters are read from their list. Nothing else in the table is in an order that people ask for: an index would be billed
+with every event. So what is about a subject is looked for in the order of the table, and so are the letters of a table
+from before there were lists: a few megabytes at a time, and it is said that there is more.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from oncebridge.claim import read_newest
+from msgspec.structs import replace
+
+from oncebridge.claim import Status, read_newest
 from oncebridge.ledgers.dynamodb.items import ENTITY, EVENT, HANDLER, Item, Stored, stored, unwrapped, wrapped
+from oncebridge.ledgers.dynamodb.lists import died_us, letters_of
+from oncebridge.ledgers.dynamodb.lists import lines as listed
 from oncebridge.ledgers.dynamodb.search import SHOWN, entry_of, matches
-from oncebridge.ledgers.pages import ABOUT_MAX, found_of, most_frequent, not_a_page, page_size
+from oncebridge.ledgers.pages import (
+    ABOUT_MAX,
+    LOOKED_AT_MAX,
+    Position,
+    found_of,
+    most_frequent,
+    not_a_page,
+    page_of,
+    page_size,
+    read_position,
+)
 from oncebridge.ledgers.protocol import Entry, Found, LetterGroup, LetterGroups, LetterPage, Query
 
 if TYPE_CHECKING:
@@ -25,6 +41,8 @@ if TYPE_CHECKING:
 #: How many megabytes one page of letters reads, and one count of groups.
 PAGE_READS: Final = 4
 GROUP_READS: Final = 8
+#: How many lines of the list are counted: about two megabytes.
+LINES_COUNTED: Final = 8000
 _LETTERS: Final = "begins_with(#pk, :event) AND begins_with(#sk, :handler) AND attribute_exists(#letter)"
 _SUBJECT: Final = (
     "(begins_with(#pk, :event) AND begins_with(#sk, :handler) AND (#conversation = :subject OR #user = :subject))"
@@ -34,8 +52,47 @@ _EVENTS: Final = {":event": EVENT, ":handler": HANDLER}
 
 
 def letter_page(table: Table, query: Query, after: str | None, limit: int) -> LetterPage:
-    """Read on from a place in the table."""
-    limit = page_size(limit)
+    """Read on in the list, or from a place in the table."""
+    return (_listed_page if table.lists_letters else _scanned_page)(table, query, after, page_size(limit))
+
+
+def _listed_page(table: Table, query: Query, after: str | None, limit: int) -> LetterPage:
+    start = read_position(after)
+    if query.until_us is not None:
+        start = min(start or Position(query.until_us, b""), Position(query.until_us, b""))
+    wanted = replace(query, statuses=frozenset(), since_us=None, until_us=None)
+    lines = takewhile(lambda line: died_us(line) >= (query.since_us or 0), listed(table, start))
+    read: list[dict[str, Any]] = []
+
+    def positions() -> Iterator[tuple[Position, Entry]]:
+        for line in lines:
+            entry = _entry_of_line(line)
+            if wanted.matches(entry.status, entry.topic, 0, entry.reason, entry.handler):
+                read.append(line)
+            yield Position(entry.changed_us, entry.key, entry.handler), entry
+
+    page = page_of(
+        positions(),
+        lambda entry: wanted.matches(entry.status, entry.topic, 0, entry.reason, entry.handler),
+        limit,
+        LOOKED_AT_MAX,
+    )
+    events = letters_of(table, table.patience(), read[: len(page.entries)])
+    return replace(page, entries=[entry_of(table, event) for event in events if event is not None])
+
+
+def _entry_of_line(line: dict[str, Any]) -> Entry:
+    return Entry(
+        key=line["key"],
+        handler=line["handler"],
+        status=Status.DEAD,
+        topic=line["topic"],
+        changed_us=died_us(line),
+        reason=line["reason"],
+    )
+
+
+def _scanned_page(table: Table, query: Query, after: str | None, limit: int) -> LetterPage:
     found: list[Stored] = []
     place = _read_place(after)
     for _ in range(PAGE_READS):
@@ -54,7 +111,18 @@ def letter_page(table: Table, query: Query, after: str | None, limit: int) -> Le
 
 
 def letter_groups(table: Table) -> LetterGroups:
-    """Count the letters in the first part of the table."""
+    """Count the newest letters, or those in the first part of the table."""
+    return _listed_groups(table) if table.lists_letters else _scanned_groups(table)
+
+
+def _listed_groups(table: Table) -> LetterGroups:
+    newest = list(islice(listed(table), LINES_COUNTED + 1))
+    numbers = Counter((one["handler"], one["reason"], one["topic"]) for one in newest[:LINES_COUNTED])
+    groups = most_frequent(LetterGroup(*group, number) for group, number in numbers.items())
+    return LetterGroups(groups, numbers.total(), complete=len(newest) <= LINES_COUNTED)
+
+
+def _scanned_groups(table: Table) -> LetterGroups:
     numbers: Counter[tuple[str, str, str]] = Counter()
     place: Item | None = None
     for _ in range(GROUP_READS):

@@ -26,7 +26,7 @@ def opened(table: Table, secret: bytes | None) -> bytes:
     meta = table.read(patience, META)
     if not meta.said:
         first = {name.replace(" ", "_"): value for name, value in first_kept(secret).items()}
-        item = META | wrapped({**first, "schema": SCHEMA_VERSION, "rev": table.now_us()})
+        item = META | wrapped({**first, "schema": SCHEMA_VERSION, "lists": True, "rev": table.now_us()})
         with suppress(ConditionFailed):  # another process was faster, or this very write was repeated
             table.write(patience, put(item, None))
         meta = table.read(patience, META)
@@ -34,6 +34,7 @@ def opened(table: Table, secret: bytes | None) -> bytes:
         raise LedgerRefused(
             f"{table.place} was written by a newer Oncebridge (schema {meta.said['schema']}); update this one"
         )
+    table.lists_letters = meta.said.get("lists", False)
     kept = {name: meta.said.get(name.replace(" ", "_")) for name in (SECRET, CHECK)}
     return agreed({name: value for name, value in kept.items() if value is not None}, secret)
 

@@ -24,6 +24,7 @@ from oncebridge.ledgers.dynamodb.items import (
     wrapped,
 )
 from oncebridge.ledgers.dynamodb.letters import key_of, letter_of_part, read_letter
+from oncebridge.ledgers.dynamodb.lists import died_us, letters_of, lines
 from oncebridge.ledgers.grants import Record
 from oncebridge.ledgers.protocol import Entry, Query
 
@@ -190,7 +191,17 @@ def purge(
     each(lambda item: _forget(table, item), resting)
     for part in [part for part in _scanned(table, EVENT, LETTER) if not _is_named(table, part.said)]:
         table.on_table(table.patience(), "delete_item", Key=key_of(part.said))
+    _forget_lines(table)
     return forgotten
+
+
+def _forget_lines(table: Table) -> None:
+    """Remove lines of the list whose letters are gone."""
+    settled_us = table.now_us() - ORPHAN_US
+    old = [line for line in lines(table) if died_us(line) < settled_us]
+    for line, event in zip(old, letters_of(table, table.patience(), old), strict=True):
+        if event is None:
+            table.on_table(table.patience(), "delete_item", Key=key_of(line))
 
 
 def _is_over(said: dict[str, Any]) -> bool:

@@ -96,6 +96,8 @@ class Table:
         self.clock = clock
         self.time = time
         self.retention_us = retention_us
+        #: Whether every dead letter has a line in the list: set once the table is opened.
+        self.lists_letters = False
 
     def patience(self, within_us: int = PATIENCE_US) -> Patience:
         """Begin a verb."""

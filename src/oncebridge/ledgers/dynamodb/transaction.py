@@ -49,7 +49,7 @@ def settle_with(table: Table, patience: Patience, settlement: Settlement, writes
             f"the handler added {len(writes)} writes to its transaction; DynamoDB takes {WRITES_MAX - len(own)} at most"
         )
     _transact(table, patience, items, number_of_writes=len(writes))
-    remove_parts(table, patience, ask.key, event.letter)
+    remove_parts(table, patience, ask, event.letter)
 
 
 def _transact(table: Table, patience: Patience, items: list[Any], *, number_of_writes: int) -> None:
