@@ -305,6 +305,19 @@ def test_a_page_of_letters_reads_nothing_but_letters(ledger):
     assert sent == {"Query": 2 * PARTS, "TransactGetItems": 1}
 
 
+def test_a_letter_has_a_line_whatever_its_handler_is_called(ledger):
+    """The key of a line has less room for a name than the key of an event, where names may be a thousand bytes long."""
+    names = ["", "crm", "crm#2", "\u540d" * 330, "n" * 1000]
+    for name in names:
+        end(ledger, take(ledger, replace(FACT, handler=name)), Outcome.DEAD, replace(LARGE, raw=b"{}"))
+    found, after = [], None
+    while after or not found:
+        page = ledger.letter_page(Query(), after=after, limit=1)
+        found += [entry.handler for entry in page.entries]
+        after = page.next
+    assert sorted(found) == sorted(names)
+
+
 def test_a_line_without_its_letter_is_passed_over_and_purged(ledger):
     """A worker that died before its settle leaves a line: no page shows it, and after an hour purge removes it."""
     claim = take(ledger)

@@ -7,6 +7,7 @@ that a crash leaves.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,8 @@ PARTS: Final = 4
 #: Lines of a part that are read at a time, and events that are read together.
 LINES: Final = 200
 EVENTS: Final = 50
+#: Names that are longer stand in the key of a line as their digest.
+NAME_BYTES: Final = 500
 #: Below every character that a handler's name may have, so that one name is not before another which begins with it.
 _END: Final = "\x00"
 
@@ -31,7 +34,7 @@ _END: Final = "\x00"
 def line_key(key: bytes, handler: str, letter: str) -> Item:
     """Return the key of a letter's line; the name of the letter begins with the time of its dying."""
     died_us, _, mark = letter.partition("-")
-    return wrapped({"pk": _part(key), "sk": f"{died_us}#{key.hex()}#{handler}{_END}{mark}"})
+    return wrapped({"pk": _part(key), "sk": f"{died_us}#{key.hex()}#{_short(handler)}{_END}{mark}"})
 
 
 def line(ask: Ask, letter: str, reason: str) -> Item:
@@ -52,7 +55,7 @@ def died_us(line: dict[str, Any]) -> int:
 
 def lines(table: Table, start: Position | None = None) -> Iterator[dict[str, Any]]:
     """Read the lines of letters that died before a position, the newest first; of all of them without one."""
-    below = "~" if start is None else f"{start.died_us:016d}#{start.key.hex()}#{start.handler}"
+    below = "~" if start is None else f"{start.died_us:016d}#{start.key.hex()}#{_short(start.handler)}"
     parts = [_lines_of_part(table, f"{LIST}{number}", below) for number in range(PARTS)]
     return merge(*parts, key=lambda line: line["sk"].encode(), reverse=True)
 
@@ -90,6 +93,12 @@ def letters_of(table: Table, patience: Patience, some: Sequence[dict[str, Any]])
         return event if event.letter is not None and event.letter[0] == line["letter"] else None
 
     return [letter_of(line) for line in some]
+
+
+def _short(handler: str) -> str:
+    """Return the name of a handler as it fits into a key: an event's key has room for one that a line's has not."""
+    name = handler.encode()
+    return handler if len(name) <= NAME_BYTES else sha256(name).hexdigest()
 
 
 def _part(key: bytes) -> str:
