@@ -6,7 +6,7 @@ import genesys_day
 from genesys_day import conversations, stream
 from oncebridge.errors import ConfigurationError
 from oncebridge.reconciling.expected import Due
-from oncebridge.reconciling.filling import Filled, Filling, events_of
+from oncebridge.reconciling.filling import WAIT_MAX_US, Filled, Filling, events_of
 from oncebridge.reconciling.gaps import Gap
 from oncebridge.settings import with_given
 
@@ -90,6 +90,20 @@ def test_a_handler_that_fails_is_tried_again(installation, filling):
     installation.read(TALKS, fill=second)
     assert second.filled.again == 0
     assert len(installation.got) == 2 * first.filled.again
+
+
+def test_a_run_does_not_wait_for_hours(installation, filling):
+    """A handler that failed often is tried again only after hours: that is left to another run, and said."""
+
+    def fail(_):
+        raise RuntimeError
+
+    installation.bridge.register("oncebridge.missing", fail, name="another")
+    for _ in range(4):
+        before_us, one = installation.clock.now_us(), filling()
+        installation.read(TALKS, fill=one)
+        assert installation.clock.now_us() - before_us < 3 * WAIT_MAX_US
+        assert one.filled.again > 0
 
 
 def test_restricted_senders_do_not_matter(installation, filling):

@@ -30,6 +30,8 @@ SOURCE: Final = "oncebridge"
 AT_ONCE: Final = 100
 #: How often a run itself tries one that its handler failed with; the next run tries it again.
 TRIES: Final = 3
+#: What may be tried again only later than that is left to the next run: a lease that is in the way is over by then.
+WAIT_MAX_US: Final = 60_000_000
 
 
 class Filled(msgspec.Struct):
@@ -84,7 +86,7 @@ class Filling:
                 else:
                     self.filled.before += 1
             left = again
-            if not left or attempt == TRIES:
+            if not left or attempt == TRIES or wait_us > WAIT_MAX_US:
                 break
             self._bridge.clock.wait(self._bridge.stopping, wait_us / 1_000_000)
         self.filled.again += len(left)
