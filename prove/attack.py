@@ -31,6 +31,8 @@ WORKERS: Final = 2
 #: Of all rounds: those whose workers forget what was settled long ago, of which there is nothing. Redis and DynamoDB
 #: look through all that the rounds before have left, so there it is done less often.
 PURGING_SHARE: Final = {"sqlite": 0.2, "postgres": 0.2, "redis": 0.05, "dynamodb": 0.02}
+#: Of all rounds: those whose handlers fail at the first attempt of some events.
+FAILING_SHARE: Final = 0.25
 #: Of all rounds: those in which the ledger is asked about each acknowledgement.
 LOOKING_SHARE: Final = 0.2
 #: Of the rounds whose stream nobody has chosen: those of entities that change back, of which some states are echoes;
@@ -219,6 +221,7 @@ def run_round(plan: Attack, name: str, faults: Sequence[Fault]) -> tuple[Judgeme
         lease_seconds=plan.lease_seconds, service=plan.service, secret=plan.secret, program=plan.program,
         inherit=plan.inherit, settle_within_seconds=plan.settle_within_seconds, effect_seconds=plan.effect_seconds,
         purges=random.Random(f"{name} purges").random() < _purging_share(plan),
+        fails=plan.make_stream is None and random.Random(f"{name} fails").random() < FAILING_SHARE,
         looks=plan.looks or random.Random(f"{name} looks").random() < LOOKING_SHARE,
     )  # fmt: skip
     make = make_returns if plan.is_varied and kind < RETURNING_SHARE else plan.make_stream or make_stream

@@ -67,7 +67,7 @@ def take_fault(folder: Path) -> Fault | None:
 
 def _program(known: dict[str, Any]) -> Any:
     module, _, name = known["spoil"].partition(":")
-    given = {field: known[field] for field in ("url", "name", "lease_seconds", "exact", "way_in")}
+    given = {field: known[field] for field in ("url", "name", "lease_seconds", "exact", "way_in", "fails")}
     conditions = Conditions(
         **given, notes=Path(known["notes"]), spoil=getattr(import_module(module), name) if module else None
     )

@@ -39,6 +39,8 @@ LENGTH: Final = 4
 PAUSE_SECONDS: Final = 0.05
 #: Longer than any run, whatever befalls its clocks.
 RETENTION_US: Final = 86_400_000_000
+#: Of all events, where handlers fail.
+FAILING: Final = 5
 PLAIN: Final = "plain"
 EXACT: Final = "exact"
 #: The way in of programs that ask for claims over HTTP.
@@ -78,6 +80,8 @@ class Conditions:
     effect_seconds: float = 0.0
     #: Whether each worker forgets, after its first batch, what was settled before the retention; nothing here was.
     purges: bool = False
+    #: Whether handlers fail at the first attempt of some events, before their effect.
+    fails: bool = False
     #: Whether the ledger is asked whether what was acknowledged is settled.
     looks: bool = False
 
@@ -213,14 +217,19 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
         lease_seconds=conditions.lease_seconds,
         busy_wait_seconds=0.0,
         settle_within_seconds=conditions.settle_within_seconds,
-        retry=RetryPolicy(attempts=1_000),
+        retry=RetryPolicy(attempts=1_000, base_seconds=0.1, cap_seconds=1.0),
         secret=conditions.secret,
     )
     bridge = Bridge(conditions.url, settings=settings)
     watch(bridge.ledger, strikes, notes)
 
+    def fail_at_first(event: Event) -> None:
+        if conditions.fails and event.attempt == 1 and number_in(event.body) % FAILING == 0:
+            raise RuntimeError("fails at first, on purpose")
+
     @bridge.on("*", name=PLAIN)
     def plain(event: Event) -> None:
+        fail_at_first(event)
         strikes.at("before effect")
         time.sleep(conditions.effect_seconds)
         notes.write("effect", number_in(event.body), event.key, event.token)
@@ -231,6 +240,7 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
 
         @bridge.on("*", name=EXACT)
         def exact(event: Event, transaction: Any) -> None:
+            fail_at_first(event)
             strikes.at("before effect")
             write(transaction, number_in(event.body))
             strikes.at("after effect")

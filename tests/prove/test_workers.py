@@ -96,7 +96,7 @@ def test_whoever_acknowledges_a_delivery_deletes_it(tmp_path):
 
 
 def test_rounds_are_of_several_kinds(tmp_path, monkeypatch):
-    """Some have echoes, some settle several ends in a call, and in some workers purge or are looked at."""
+    """Some have echoes or settle several ends in a call; in some handlers fail, or workers purge or are looked at."""
     seen = []
     monkeypatch.setattr("prove.attack.judge_round", lambda *given, **_: (seen.append(given[:2]), []))
     plan = Attack((), "sqlite", "sqlite:///none", tmp_path, SEED)
@@ -106,6 +106,7 @@ def test_rounds_are_of_several_kinds(tmp_path, monkeypatch):
     assert {conditions.exact for conditions, _ in seen} == {True, False}
     assert {conditions.purges for conditions, _ in seen} == {True, False}
     assert {conditions.looks for conditions, _ in seen} == {True, False}
+    assert {conditions.fails for conditions, _ in seen} == {True, False}
     assert {any(event.state for event in stream.events) for _, stream in seen} == {True, False}
 
 
