@@ -8,6 +8,7 @@ import json
 import lzma
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -209,7 +210,12 @@ def _at_sink(sink: Sink, ledger: str, rows: Sequence[dict[str, Any]]) -> Cell:
     words = f"{broken:,} {sink.what}, of {events:,}"
     if sink.broken is None:
         return Cell(words)
-    return Cell(words if broken else f"{words}: a rate below {3 / events:.2g}", class_="broken" if broken else "held")
+    return Cell(words if broken else f"{words}: a rate below {_bound(events)}", class_="broken" if broken else "held")
+
+
+def _bound(tried: int) -> str:
+    """Write the rate above which so many tries would have shown something, with 95 % certainty."""
+    return f"{Decimal(f'{3 / tried:.2g}'):f}"  # not 2.1e-05
 
 
 def _guarantee(
@@ -282,7 +288,7 @@ def _circumstances(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _cells(row: dict[str, Any], sinks: Sequence[Sink]) -> list[Cell]:
-    bound = f"{3 / row['tried']:.2g}" if row["held"] and row["tried"] else "no bound: it failed"
+    bound = _bound(row["tried"]) if row["held"] and row["tried"] else "no bound: it failed"
     if row["part"] in ENUMERATED and row["held"]:
         bound = "none drawn: each was looked at"
     kept = "held" if row["held"] else "broken"

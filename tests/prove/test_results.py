@@ -99,6 +99,12 @@ def shown(**given):
     return page([ROW | given])
 
 
+def test_a_small_rate_is_written_as_a_number_that_people_read():
+    """However much was tried, the bound has no exponent."""
+    assert ">0.3<" in shown(tried=10)
+    assert ">0.0000021<" in shown(tried=1_400_000)
+
+
 def test_the_evidence_says_what_is_missing():
     """A result of less than the whole amount says of how much, and a ledger without a result is named."""
     assert "10 of 10,000" in shown()
