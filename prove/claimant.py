@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from prove.stream import number_in
-from prove.worker import Conditions, Notes, Strikes
+from prove.worker import Conditions, FailedOnPurpose, Notes, Strikes, fails_at_first
 
 ANSWER_SECONDS: Final = 20.0
 #: How often a request whose answer was lost is sent again, under its key.
@@ -30,7 +30,7 @@ class Claimant:
     def __init__(self, conditions: Conditions, strikes: Strikes, notes: Notes) -> None:
         """Take where claims are lent out."""
         self._address = urlsplit(conditions.service).netloc
-        self._lease_seconds, self._strikes, self._notes = conditions.lease_seconds, strikes, notes
+        self._conditions, self._strikes, self._notes = conditions, strikes, notes
 
     def process(self, raws: list[bytes]) -> dict[str, Any]:
         """Process deliveries one by one; say of each whether it may be acknowledged."""
@@ -45,7 +45,7 @@ class Claimant:
     def one(self, event: dict[str, Any]) -> bool:
         """Process one; return whether it may be acknowledged."""
         self._strikes.at("before claim")
-        asked = {"event": event, "handler": "plain", "lease_seconds": self._lease_seconds}
+        asked = {"event": event, "handler": "plain", "lease_seconds": self._conditions.lease_seconds}
         claimed = self.send("/claims", asked)
         self._strikes.at("after claim")
         if not claimed.get("claim"):
@@ -53,13 +53,14 @@ class Claimant:
         outcome = "done"
         try:
             self._have_effect(event, claimed)
-        except RuntimeError:  # a fault on purpose
+        except FailedOnPurpose:
             outcome = "retry"
         return self.settle(event, claimed, outcome) and outcome == "done"
 
     def _have_effect(self, event: dict[str, Any], claimed: Mapping[str, Any]) -> None:
-        self._strikes.at("before effect")
         number = number_in(event["detail"]["eventBody"])
+        fails_at_first(self._conditions, claimed["attempt"], number)
+        self._strikes.at("before effect")
         self._notes.write("effect", number, claimed["key"], claimed["token"])
         self._strikes.at("after effect")
 

@@ -52,6 +52,10 @@ Process = Callable[[list[bytes]], Any]
 Program = Callable[["Conditions", "Strikes", "Notes"], AbstractContextManager[Process]]
 
 
+class FailedOnPurpose(RuntimeError):
+    """What a handler raises because it is to fail."""
+
+
 @dataclass(frozen=True)
 class Conditions:
     """What all workers of a round have in common."""
@@ -144,7 +148,7 @@ class Strikes:
         self._notes.write("fault", str(fault).replace(" ", "_"))
         if fault.kind == "raise":
             if "effect" in fault.where:
-                raise RuntimeError("a fault on purpose")
+                raise FailedOnPurpose("a fault on purpose")
             return
         if fault.kind == "lose":
             raise LedgerUnavailable("the reply was lost, on purpose")
@@ -160,7 +164,7 @@ class Strikes:
         os.kill(os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
         self.leaves = True  # whatever it does now is late; after that its place is for the next one
         if fault.kind == "stop" and fault.where == "before effect" and fault.at % 2:
-            raise RuntimeError("fails after it was stopped, on purpose")
+            raise FailedOnPurpose("fails after it was stopped, on purpose")
 
 
 def watch(ledger: Any, strikes: Strikes, notes: Notes) -> None:
@@ -211,6 +215,12 @@ def watch(ledger: Any, strikes: Strikes, notes: Notes) -> None:
     ledger.__class__ = type(f"Watched{kind.__name__}", (kind,), {"__slots__": (), **own})
 
 
+def fails_at_first(conditions: Conditions, attempt: int, number: int) -> None:
+    """Fail an event before its effect, where handlers are to fail."""
+    if conditions.fails and attempt == 1 and number % FAILING == 0:
+        raise FailedOnPurpose("fails at first, on purpose")
+
+
 def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridge:
     """Make a worker's bridge, whose handlers write down what they do."""
     settings = Settings(
@@ -223,13 +233,9 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
     bridge = Bridge(conditions.url, settings=settings)
     watch(bridge.ledger, strikes, notes)
 
-    def fail_at_first(event: Event) -> None:
-        if conditions.fails and event.attempt == 1 and number_in(event.body) % FAILING == 0:
-            raise RuntimeError("fails at first, on purpose")
-
     @bridge.on("*", name=PLAIN)
     def plain(event: Event) -> None:
-        fail_at_first(event)
+        fails_at_first(conditions, event.attempt, number_in(event.body))
         strikes.at("before effect")
         time.sleep(conditions.effect_seconds)
         notes.write("effect", number_in(event.body), event.key, event.token)
@@ -240,7 +246,7 @@ def make_bridge(conditions: Conditions, strikes: Strikes, notes: Notes) -> Bridg
 
         @bridge.on("*", name=EXACT)
         def exact(event: Event, transaction: Any) -> None:
-            fail_at_first(event)
+            fails_at_first(conditions, event.attempt, number_in(event.body))
             strikes.at("before effect")
             write(transaction, number_in(event.body))
             strikes.at("after effect")
